@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sprout_env.errors import SandboxStartFailed
 from sprout_env.sandbox import ShellState
-from sprout_env.sandbox.minishell import ShellSyntaxError, expand, parse
+from sprout_env.sandbox.memory.minishell import ShellSyntaxError, expand, parse
 from sprout_env.sandbox.native import init_binary
 from sprout_env.sandbox.native.output import Capture
 from sprout_env.sandbox.native.shell import parse_state, variables

@@ -21,8 +21,8 @@ from sprout_env.disks.logged import Progress
 from sprout_env.disks.sources import concerned, marked, source_aliases, substituted
 from sprout_env.disks.store import Base, DiskStore, ImageConfig
 from sprout_env.errors import ImageError
-from sprout_env.sandbox.build_plan import Copy, Planner, Run, global_arguments, step_facts
-from sprout_env.sandbox.build_stage import StageBuild
+from sprout_env.sandbox.build.plan import Copy, Planner, Run, global_arguments, step_facts
+from sprout_env.sandbox.build.stage import StageBuild
 from sprout_env.tasks.task import DockerfileImage, ImageSource, NamedImage
 
 RECIPE = 1

@@ -22,8 +22,8 @@ from sprout_env.disks.logged import Progress
 from sprout_env.disks.store import Base, Disk, DiskStore
 from sprout_env.disks.unpack import Unpacker, compression, tar_headers
 from sprout_env.errors import ImageError, StoreError
-from sprout_env.sandbox.build_plan import Copy, Folder, Plan, Run, Step
-from sprout_env.sandbox.build_sources import SourceServer
+from sprout_env.sandbox.build.plan import Copy, Folder, Plan, Run, Step
+from sprout_env.sandbox.build.sources import SourceServer
 from sprout_env.sandbox.network import NetworkConfig, forget_bundle
 from sprout_env.sandbox.rooted import (
     Looks,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from sprout_env.disks.memory import Node
-from sprout_env.sandbox.memory_files import Files, Trouble
-from sprout_env.sandbox.minishell import Redirection, ShellSyntaxError, Simple, expand, parse
+from sprout_env.sandbox.memory.files import Files, Trouble
+from sprout_env.sandbox.memory.minishell import Redirection, ShellSyntaxError, Simple, expand, parse
 from sprout_env.sandbox.sandbox import ProcessInfo, ShellState
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

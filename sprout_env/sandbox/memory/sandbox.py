@@ -22,8 +22,8 @@ from pathlib import Path
 from sprout_env.disks.memory import MemoryStore, Node
 from sprout_env.disks.store import Disk, FrozenDisk
 from sprout_env.errors import SandboxError, SandboxLost
-from sprout_env.sandbox.memory_files import Files, Trouble
-from sprout_env.sandbox.memory_run import Run
+from sprout_env.sandbox.memory.files import Files, Trouble
+from sprout_env.sandbox.memory.run import Run
 from sprout_env.sandbox.native.output import Capture
 from sprout_env.sandbox.sandbox import CommandResult, ProcessInfo, SandboxConfig, ShellState
 
