@@ -6,6 +6,7 @@ Nothing here asks a version where the thing itself can be tried.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from sprout_env.disks import open_store, probe
+from sprout_env.disks.aliases import SEEDBED_BASE
 from sprout_env.disks.bases import find_base, list_bases
 from sprout_env.disks.images import docker_why_not
 from sprout_env.errors import SandboxStartFailed, SproutError
@@ -24,6 +26,10 @@ from sprout_env.sandbox.native.init_binary import init_binary
 from sprout_env.sandbox.sandbox import SandboxConfig
 
 State = Literal["ok", "limited", "missing"]
+
+
+SAFE = ("apt-get", "modprobe", "sysctl", "pip", "sprout")
+"""What a remedy may run by itself: it adds what is missing and takes nothing away."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +41,27 @@ class Check:
     """``limited``: works, slower or with less; ``missing``: what it is for cannot be done."""
     found: str
     remedy: str = ""
+    """What to do; what a machine can do of it stands between backticks, as it is to be typed."""
+
+    @property
+    def commands(self) -> list[str]:
+        """The remedy's commands that harm nothing, in order."""
+        if self.state == "ok":
+            return []
+        told = re.findall(r"`([^`]+)`", self.remedy)
+        return [command for command in told if command.split()[0] in SAFE]
 
 
 def namespaces() -> Check:
     """Try to make the namespaces of a sandbox."""
     unshare = shutil.which("unshare")
     if unshare is None:
-        return Check("namespaces", "missing", "no unshare(1) to try with", "install util-linux")
+        return Check(
+            "namespaces",
+            "missing",
+            "no unshare(1) to try with",
+            "`apt-get install -y util-linux`",
+        )
     kinds = ["--user", "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--fork"]
     tried = subprocess.run(
         [unshare, *kinds, "true"], check=False, capture_output=True, text=True, timeout=20
@@ -51,8 +71,8 @@ def namespaces() -> Check:
             "namespaces",
             "missing",
             tried.stderr.strip() or f"unshare exited with {tried.returncode}",
-            "allow user namespaces (sysctl user.max_user_namespaces; in containers --privileged; "
-            "never from inside a chroot)",
+            "allow user namespaces: `sysctl -w user.max_user_namespaces=15000`; "
+            "in a container --privileged; never from inside a chroot",
         )
     return Check("namespaces", "ok", "user, mount, pid, net, uts, ipc and cgroup can be made")
 
@@ -74,7 +94,10 @@ def cgroups() -> Check:
             layout = "v1"
         else:
             return Check(
-                "cgroups", "missing", "no cgroup file system", "mount one at /sys/fs/cgroup"
+                "cgroups",
+                "missing",
+                "no cgroup file system",
+                "`mount -t cgroup2 none /sys/fs/cgroup`",
             )
     if layout != "v2":  # v2 has its freezer without a controller
         wanted.add("freezer")
@@ -90,7 +113,7 @@ def init() -> Check:
     try:
         program = init_binary()
     except SandboxStartFailed as error:
-        return Check("sandbox init", "missing", str(error), "apt-get install gcc libc6-dev")
+        return Check("sandbox init", "missing", str(error), "`apt-get install -y gcc libc6-dev`")
     return Check("sandbox init", "ok", f"{program}, {program.stat().st_size >> 10} KiB")
 
 
@@ -108,7 +131,10 @@ def debian() -> Check:
         if shutil.which(name):
             return Check("Debian bases", "ok", name)
     return Check(
-        "Debian bases", "limited", "no mmdebstrap or debootstrap", "apt-get install mmdebstrap"
+        "Debian bases",
+        "limited",
+        "no mmdebstrap or debootstrap",
+        "`apt-get install -y mmdebstrap`",
     )
 
 
@@ -121,7 +147,7 @@ def trial(path: Path) -> Check:
             "trial run",
             "limited",
             "not done: the store holds no base yet",
-            "make setup, or sprout image build sprout/seedbed-base",
+            f"`sprout image build {SEEDBED_BASE} --store {path}`",
         )
     store = open_store(path)
     began = time.monotonic()

@@ -7,6 +7,7 @@ Exit codes: 0 done · 1 done, and the answer is no (a gate refused, doctor found
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import NoReturn
 
@@ -24,6 +25,8 @@ CODES: dict[type[errors.SproutError], int] = {
     errors.ActorError: 9,
     errors.BudgetExhausted: 10,
 }
+PLACES = (errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENOSPC)
+"""What the system says of a path that somebody gave."""
 BUG = 70
 INTERRUPTED = 130
 
@@ -69,6 +72,8 @@ def run(arguments: list[str]) -> NoReturn:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, OSError) and error.errno in PLACES and error.filename is not None:
+            fail(f"{error.filename}: {error.strerror}", 2)
         name = type(error).__name__
         fail(f"{name}: {error} (a bug? the same with --debug shows where)", BUG)
     raise SystemExit(0)

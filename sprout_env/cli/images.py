@@ -123,17 +123,32 @@ def list_images(store: StorePath = None, as_json: AsJson = False) -> None:
 @app.command()
 def alias(
     pattern: Annotated[str, typer.Argument(help="A name; * stands for anything.")],
-    target: Annotated[str | None, typer.Argument(help="A base's digest, or another name.")] = None,
+    target: Annotated[
+        str | None, typer.Argument(help="A base's digest, another name, or a path.")
+    ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Forget the alias.")] = False,
     store: StorePath = None,
 ) -> None:
-    """Let a name stand for a base or another image, as sites without registries need."""
+    """Let a name stand for a base or another image, as sites without registries need.
+
+    A target that begins with / or . is a folder with a root, or an archive (tar, docker save, OCI).
+    """
     where = open_store(store).path
     if delete:
         unalias(where, pattern)
         return
     if target is None:
-        raise ConfigError("an alias needs a target: a base's digest, or another image's name")
+        raise ConfigError(
+            "an alias needs a target: a base's digest, another image's name, or a path"
+        )
+    if target.startswith(("/", ".")):
+        path = Path(target).absolute()
+        if not path.exists():
+            raise ConfigError(f"{path} is not there")
+        set_alias(
+            where, pattern, FolderImage(path=path) if path.is_dir() else ArchiveImage(path=path)
+        )
+        return
     full = [base.digest for base in list_bases(where) if base.digest.startswith(target)]
     if len(full) > 1:
         raise ConfigError(f"{target} fits {len(full)} bases; give more digits")

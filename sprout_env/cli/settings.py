@@ -25,12 +25,13 @@ def file_in_force() -> Path | None:
     """
     told = os.environ.get("SPROUT_CONFIG")
     if told:
-        if not Path(told).is_file():
-            raise ConfigError(f"SPROUT_CONFIG names {told}, which is no file")
+        if not os.access(told, os.R_OK):
+            raise ConfigError(f"SPROUT_CONFIG names {told}, which cannot be read")
         return Path(told)
     home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     for path in (Path("sprout.toml"), Path(home) / "sprout" / "sprout.toml"):
-        if path.is_file():
+        # One below a folder that this user may not enter is none of this user's.
+        if os.access(path, os.R_OK):
             return path.absolute()
     return None
 

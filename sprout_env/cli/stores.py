@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, cast
 
 import typer
@@ -20,10 +19,7 @@ app = typer.Typer(help="The store: where disks and bases live.", no_args_is_help
 
 @app.command()
 def init(
-    path: Annotated[
-        Path | None,
-        typer.Option("--path", help="Where. [default: $SPROUT_STORE or /var/lib/sprout]"),
-    ] = None,
+    store: StorePath = None,
     ram: Annotated[
         bool, typer.Option("--ram", help="In memory (tmpfs): fast, gone at the next boot.")
     ] = False,
@@ -35,8 +31,8 @@ def init(
     """Make a store. One is made by itself on first use, too."""
     if kind not in ("auto", "btrfs", "directory"):
         raise ConfigError(f"a store's kind is auto, btrfs or directory, not {kind!r}")
-    made = init_store(path, ram=ram, image_gib=image_gib, kind=cast(StoreKind, kind))
-    out().print(f"{made.kind} store at {path or default_path()}: {made.why}", soft_wrap=True)
+    made = init_store(store, ram=ram, image_gib=image_gib, kind=cast(StoreKind, kind))
+    out().print(f"{made.kind} store at {store or default_path()}: {made.why}", soft_wrap=True)
 
 
 @app.command("path")

@@ -28,8 +28,8 @@ _FITRIM = 0xC0185879
 _FS_INFO = 0x8400941F
 
 REMEDY = (
-    "install libbtrfsutil1 and python3-btrfsutil (with a virtual environment that sees system "
-    'packages), or libbtrfsutil-dev and then `pip install "btrfsutil<6.14"`'
+    "`apt-get install -y libbtrfsutil-dev gcc libc6-dev python3-dev`, then "
+    '`pip install "btrfsutil<6.14"`'
 )
 
 

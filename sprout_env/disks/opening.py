@@ -68,6 +68,8 @@ def _on_disk(place: Path, kind: StoreKind) -> DiskStore:
             "mounting needs root",
             'run as root (sudo), or ask for the double without privileges: kind="memory"',
         )
+    if why_not := probing.why_not_writable(place):
+        raise why_not
     config = layout.read_config(place)
     if config is None:
         config = init_store(place, kind=kind)
@@ -108,6 +110,8 @@ def init_store(
     if os.geteuid() != 0:
         raise StoreUnavailable("mounting needs root", "run as root (sudo)")
     place = Path(os.path.realpath(path if path is not None else default_path()))
+    if why_not := probing.why_not_writable(place):
+        raise why_not
     if layout.read_config(place) is not None:
         raise StoreError(f"there is a store at {place} already")
     place.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -140,7 +144,7 @@ def _choose(
         raise StoreUnavailable(
             f"{place} lies on {host}, a file system shared by machines, where locks and snapshots "
             "cannot be trusted",
-            "choose a local folder (`sprout store init --path DIR`, or SPROUT_STORE)",
+            "choose a local folder (`sprout store init --store FOLDER`, or SPROUT_STORE)",
         )
     lacking = probing.why_no_idmapped_mounts(place)
     if lacking is not None:

@@ -47,7 +47,7 @@ def require_btrfs(*, on_btrfs: bool) -> None:
     """
     library()
     if not _knows_file_system("btrfs"):
-        raise StoreUnavailable("this kernel has no btrfs", "load or install its btrfs module")
+        raise StoreUnavailable("this kernel has no btrfs", "`modprobe btrfs`, or another kernel")
     if on_btrfs:
         return
     if not Path("/dev/loop-control").exists():
@@ -56,7 +56,7 @@ def require_btrfs(*, on_btrfs: bool) -> None:
             "`modprobe loop`; in a container, run it privileged with /dev of the host",
         )
     if shutil.which("mkfs.btrfs", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None:
-        raise StoreUnavailable("mkfs.btrfs is missing", "install btrfs-progs")
+        raise StoreUnavailable("mkfs.btrfs is missing", "`apt-get install -y btrfs-progs`")
 
 
 def why_no_idmapped_mounts(folder: Path) -> str | None:
@@ -107,6 +107,23 @@ def _try_idmap(folder: Path, pid: int) -> str | None:
     return None
 
 
+def existing(path: Path) -> Path:
+    """Return the folder, or the nearest above it that exists."""
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def why_not_writable(path: Path) -> StoreUnavailable | None:
+    """Return what keeps a store at ``path`` from being written, or None."""
+    folder = existing(path)
+    if os.access(folder, os.W_OK | os.X_OK):
+        return None
+    read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+    why = "lies on a read-only file system" if read_only else "may not be written to"
+    return StoreUnavailable(f"{folder} {why}", "make it writable, or keep the store elsewhere")
+
+
 def probe(path: Path) -> list[Finding]:
     """Return what stands for and against a store at ``path``; makes nothing."""
     root = os.geteuid() == 0
@@ -115,7 +132,7 @@ def probe(path: Path) -> list[Finding]:
             "root",
             root,
             "running as root" if root else f"running as uid {os.geteuid()}",
-            "" if root else "run as root (sudo): mounts and sandboxes need it",
+            "" if root else "run it as root (sudo): mounts and sandboxes need it",
         ),
         _kernel(),
         _asked("overlayfs", _need_overlay),
@@ -148,7 +165,7 @@ def _need_btrfs() -> str:
 
 def _need_overlay() -> str:
     if not _knows_file_system("overlay"):
-        raise StoreUnavailable("this kernel has no overlayfs", "load its overlay module")
+        raise StoreUnavailable("this kernel has no overlayfs", "`modprobe overlay`")
     return f"layers by {'descriptor' if overlay.overlay_mode() == 'fd' else 'path'}"
 
 
@@ -159,9 +176,7 @@ def _kernel() -> Finding:
 
 
 def _place(path: Path, root: bool) -> list[Finding]:
-    folder = path
-    while not folder.exists():
-        folder = folder.parent
+    folder = existing(path)
     host = kernel.file_system_of(folder)
     local = host not in kernel.NETWORK
     found = [
@@ -169,9 +184,13 @@ def _place(path: Path, root: bool) -> list[Finding]:
             "file system",
             local,
             f"{folder} lies on {host}",
-            "" if local else "choose a local folder for the store",
+            ""
+            if local
+            else "choose a local folder for the store: `sprout store init --store FOLDER`",
         )
     ]
+    if root and (why_not := why_not_writable(path)):
+        found.append(Finding("folder", False, *map(str, why_not.facts)))
     if root:
         lacking = why_no_idmapped_mounts(folder)
         found.append(
@@ -190,7 +209,9 @@ def _place(path: Path, root: bool) -> list[Finding]:
             "space",
             free_bytes > reserve,
             f"{free_bytes / layout.GIB:.1f} GiB free, {reserve / layout.GIB:.1f} kept in reserve",
-            "" if free_bytes > reserve else "free space, or keep the store elsewhere",
+            ""
+            if free_bytes > reserve
+            else f"`sprout sweep --store {path}`, free space, or another folder",
         )
     )
     return found

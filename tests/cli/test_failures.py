@@ -90,3 +90,10 @@ def test_ctrl_c_is_said_in_one_line(
         failures.run(["run", "seedbed", "--actor", "simulated:skill=1"])
     assert ended.value.code == failures.INTERRUPTED
     assert capsys.readouterr().err.startswith("error: stopped;")
+
+
+def test_a_path_that_cannot_be_used_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        failures.run(["init", "/proc/self/mine/first"])
+    assert ended.value.code == 2
+    assert "/proc/self/mine" in capsys.readouterr().err

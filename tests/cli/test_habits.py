@@ -141,3 +141,21 @@ def test_every_listing_speaks_json() -> None:
         and not any("--json" in parameter.opts for parameter in command.params)
     ]
     assert not without
+
+
+@pytest.mark.root
+def test_an_alias_stands_for_a_folder_or_an_archive(
+    store_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "root" / "etc").mkdir(parents=True)
+    (tmp_path / "image.tar").write_bytes(b"")
+    where = ("--store", store_path)
+    for name, path in (("a:1", "root"), ("b:1", "image.tar")):
+        assert sprout("image", "alias", name, tmp_path / path, *where) == 0
+    assert sprout("image", "alias", "c:1", tmp_path / "nothing", *where) == 2
+    capsys.readouterr()
+    assert sprout("image", "list", "--json", *where) == 0
+    named = json.loads(capsys.readouterr().out)["aliases"]
+    assert named["a:1"] == {"kind": "folder", "path": str(tmp_path / "root")}
+    assert (named["b:1"]["kind"], named["b:1"]["path"]) == ("archive", str(tmp_path / "image.tar"))
+    assert "c:1" not in named
