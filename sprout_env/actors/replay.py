@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sprout_env.actors.actor import Completion, Message, TokenFact
-from sprout_env.errors import ActorError, ConfigError
+from sprout_env.errors import ActorError, ConfigError, ContextExceeded
 from sprout_env.records.attempt import Attempt
 from sprout_env.records.export import read_attempts, read_reviews
 from sprout_env.records.reviews import Exchange
 from sprout_env.transcript import Frozen, Transcript, Turn
+
+
+class _TooLong(ContextExceeded):
+    """A recorded sentence."""
+
+    message = "{0}"
 
 
 class ReplayActor(Frozen):
@@ -81,7 +87,7 @@ class ReplayActor(Frozen):
         if found is None:
             raise ActorError(f"{self.name} has no recorded answer to this review")
         if found.error:
-            raise ActorError(found.error)
+            raise ActorError(found.error) if found.lost else _TooLong(found.error)
         return Completion(text=found.answer, trace=found.trace)
 
 

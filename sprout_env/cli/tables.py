@@ -98,11 +98,13 @@ def tasks(collections: Sequence[Attempts]) -> Table:
     table.add_column("how it went")
     for item in collections:
         roots, branches = item.roots, item.branches
-        if not item.scorable:
+        if not item.decided:
             style = "yellow"
         else:
             style = "green" if item.passed else "red"
         said = headline(item.attempts) if item.scorable else "nothing could be judged"
+        if item.scorable and not item.decided:
+            said += "; not decided: the machine lost what might have passed"
         if item.cut_short:
             said += f"; cut short: {item.cut_short}"
         table.add_row(

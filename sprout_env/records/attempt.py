@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from sprout_env.grading.verdict import Verdict
-from sprout_env.transcript import Entry, Frozen
+from sprout_env.transcript import Entry, Frozen, Turn
 
 AttemptStatus = Literal[
     "submitted",
@@ -52,6 +52,10 @@ class StartingTurn(Frozen):
 
     message: str = ""
     command: str
+
+    def turn(self) -> Turn:
+        """Return it as the ordinary turn that a branch begins with."""
+        return Turn(message=self.message, command=self.command, provenance="policy_under_review")
 
 
 class BranchPlan(Frozen):

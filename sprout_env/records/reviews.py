@@ -53,6 +53,8 @@ class Exchange(Frozen):
     trace: TokenTrace = TokenTrace()
     error: str = ""
     """Why there is no answer."""
+    lost: bool = False
+    """The actor or its server failed, after all retries; no matter of the prompt's size."""
     seed: int | None = None
     """Seed of the actor that was asked: votes on the same two texts differ by it."""
 
@@ -93,6 +95,12 @@ class ReviewRecord(Frozen):
     """The reviewer was asked a second time, with what was wrong with its first answer."""
     usage: Usage = Usage()
     seconds: float = 0.0
+
+    @property
+    def lost(self) -> bool:
+        """Whether no plan came of it because the actor or its server failed."""
+        planning = self.kind in ("review", "supervision")
+        return planning and not self.plans and any(e.lost for e in self.exchanges)
 
     def analysis_of(self, attempt: str) -> str | None:
         """Return what the analyst wrote of an attempt, if this review asked for it."""
@@ -158,6 +166,22 @@ class Attempts(Frozen):
         if self.chosen:
             return any(a.scorable for a in self.attempts if a.id == self.chosen)
         return any(attempt.scorable for attempt in self.attempts)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the machine lost an attempt or a review of it: a rerun tries those again."""
+        return any(a.status == "infra_error" for a in self.attempts) or any(
+            review.lost for review in self.reviews
+        )
+
+    @property
+    def decided(self) -> bool:
+        """Whether the outcome is the method's own.
+
+        It is not where nothing was judged, and not where nothing passed and the machine lost an
+        attempt or a review that might have brought a pass.
+        """
+        return self.scorable and (self.passed or not self.lost)
 
     def usage(self, part: Literal["root", "review", "branch", "all"] = "all") -> Usage:
         """Return what one part of the collection cost, in model calls."""

@@ -52,7 +52,7 @@ class Summary(Frozen):
     method: str
     tasks: int
     resolve: Ratio
-    """Tasks passed, of the tasks that were judged."""
+    """Tasks passed, of the tasks that were decided."""
     recovery: Ratio
     """Tasks passed after all their roots failed, of the tasks whose roots failed."""
     root_pass: Ratio
@@ -60,7 +60,8 @@ class Summary(Frozen):
     branch_pass: Ratio
     """What followed on the roots and passed, of what was judged."""
     unscorable: int
-    """Tasks where nothing was judged: they are in no denominator above."""
+    """Tasks that are not decided, in no rate above: nothing was judged, or nothing passed and the
+    machine lost what might have."""
     parts: dict[Part, PartCost]
     status: dict[str, int] = Field(default_factory=dict)
     """Attempts by how they ended; invalid verdicts under ``invalid``."""
@@ -113,7 +114,7 @@ def _parts(collections: Sequence[Attempts]) -> dict[Part, PartCost]:
 
 def summarise(collections: Sequence[Attempts], *, estimated: bool = False) -> Summary:
     """Return the metrics of all collections of one method."""
-    judged = [item for item in collections if item.scorable]
+    judged = [item for item in collections if item.decided]
     failed_roots = [item for item in judged if item.roots_failed]
     attempts = [attempt for item in collections for attempt in item.attempts]
     roots = [a for a in attempts if a.part == "root" and a.scorable]

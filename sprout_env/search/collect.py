@@ -1,15 +1,18 @@
 """One attempt from its description to its record, and the threads that run many.
 
 A job is plain data: whoever runs it, in this process or another, finds everything else in the
-store. What the agent does is never an error here; what the infrastructure does is retried, then
-recorded as ``infra_error`` without a reward.
+store. What the agent does is never an error here. What anything else does (the machine, a server, a
+bug in the actor) is tried again, then recorded as ``infra_error`` without a reward: it ends this
+attempt and no other.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -19,15 +22,14 @@ from sprout_env.actors.actor import Actor
 from sprout_env.actors.load import load_actor
 from sprout_env.env import SproutEnv
 from sprout_env.errors import (
+    ActorError,
     ActorUnavailable,
     ConfigError,
     ContextExceeded,
-    GradingError,
-    SandboxError,
-    SnapshotError,
+    ImageError,
     SproutError,
-    StoreError,
     StoreUnavailable,
+    TaskError,
 )
 from sprout_env.grading.verdict import Verdict
 from sprout_env.records.attempt import Attempt, AttemptStatus, Boundary, BranchPlan, Usage
@@ -42,10 +44,12 @@ from sprout_env.search.events import (
 from sprout_env.search.events import ignore as ignore_events
 from sprout_env.search.interrupt import Interruptible
 from sprout_env.search.review import usage_of
+from sprout_env.tasks.task import NetworkPolicy
 from sprout_env.transcript import Frozen, Turn
 
-INFRASTRUCTURE = (SandboxError, StoreError, SnapshotError, GradingError, ActorUnavailable)
-"""What is retried and never counts against the policy (a store that is not there is not)."""
+_ENDS_MORE = (ConfigError, TaskError, ImageError, StoreUnavailable)
+"""What one attempt meets and all the others would, too."""
+_LOG = logging.getLogger(__name__)
 
 
 class AttemptLimits(Frozen):
@@ -101,8 +105,24 @@ class AttemptJob(Frozen):
     watch: int | None = Field(default=None, gt=0)
     """Every how many turns to tell how it stands (``AttemptWatched``); None: never."""
     limits: AttemptLimits = AttemptLimits()
+    network: NetworkPolicy | None = None
+    """What the agent may reach; None: the task's own word."""
     spent: Usage = Usage()
     """What earlier, failed runs of this job cost; it is added to the record."""
+
+    def record(self, **more: Any) -> Attempt:
+        """Return the attempt that this job is, with what came of it."""
+        return Attempt(
+            id=self.id,
+            task=self.task,
+            suite=self.suite,
+            kind=self.kind,
+            parent=self.plan.attempt if self.plan is not None else None,
+            plan=self.plan,
+            round=self.round,
+            seed=self.seed,
+            **more,
+        )
 
     def env_arguments(self) -> dict[str, Any]:
         """Return the arguments of the env that runs it."""
@@ -116,6 +136,7 @@ class AttemptJob(Frozen):
             "max_turns": self.limits.max_turns,
             "command_timeout_s": self.limits.command_timeout_s,
             "output_chars": self.limits.output_chars,
+            "network": self.network,
         }
 
 
@@ -136,11 +157,22 @@ class _Try:
 
 
 def run_attempt(
-    job: AttemptJob, *, on_event: OnEvent = ignore_events, stop: Stop | None = None
+    job: AttemptJob,
+    *,
+    on_event: OnEvent = ignore_events,
+    stop: Stop | None = None,
+    env: SproutEnv | None = None,
 ) -> Attempt:
     """Run one attempt to its end and return its record.
 
     Its boundary snapshots outlive it when it was judged: whoever asked for it releases them.
+
+    Args:
+        job: What to run.
+        on_event: Told of every turn.
+        stop: Whoever may end it.
+        env: Where to run it, made with ``job.env_arguments()`` and closed by whoever lent it;
+            None: in one of its own.
 
     Raises:
         CancelledError: ``stop`` was cancelled, or told to end before this began; nothing is left
@@ -154,25 +186,14 @@ def run_attempt(
         raise CancelledError
     usage, seconds = job.spent, 0.0
     for left in range(job.limits.retries, -1, -1):
-        actor = Interruptible(load_actor(job.actor, job.seed), stop)
         tried = _Try()
-        try:
-            _run_once(job, actor, tried, on_event, stop)
-        finally:
-            usage = usage + tried.usage
-            seconds += tried.seconds
+        _run_once(job, tried, on_event, stop, env)
+        usage = usage + tried.usage
+        seconds += tried.seconds
         if tried.status != "infra_error" or not left or stop.reason:
             break
         on_event(AttemptRetried(job.task, job.id, tried.error))
-    return Attempt(
-        id=job.id,
-        task=job.task,
-        suite=job.suite,
-        kind=job.kind,
-        parent=job.plan.attempt if job.plan is not None else None,
-        plan=job.plan,
-        round=job.round,
-        seed=job.seed,
+    return job.record(
         instruction=tried.instruction,
         entries=tried.entries,
         boundaries=tried.boundaries,
@@ -186,27 +207,43 @@ def run_attempt(
 
 
 def _run_once(
-    job: AttemptJob, actor: Interruptible, tried: _Try, on_event: OnEvent, stop: Stop
+    job: AttemptJob, tried: _Try, on_event: OnEvent, stop: Stop, lent: SproutEnv | None
 ) -> None:
-    env = SproutEnv(**job.env_arguments())
-    try:
-        with stop.closing(env):
-            try:
-                _drive(job, env, actor, tried, on_event, stop)
-                _keep(job, env, tried)
-            except StoreUnavailable:
+    actor = Interruptible(load_actor(job.actor, job.seed), stop)
+    env = lent or SproutEnv(**job.env_arguments())
+    with _put_away(job, actor), nullcontext() if lent else _put_away(job, env), stop.closing(env):
+        try:
+            _drive(job, env, actor, tried, on_event, stop)
+            _keep(job, env, tried)
+        except Exception as error:
+            if stop.reason == "cancelled":
+                raise CancelledError from error
+            if isinstance(error, _ENDS_MORE) or _cannot_act(error, job, tried):
                 raise
-            except SproutError as error:
-                if stop.reason == "cancelled":
-                    raise CancelledError from error
-                if not isinstance(error, INFRASTRUCTURE):
-                    raise
-                tried.status, tried.error = "infra_error", f"{type(error).__name__}: {error}"
-                tried.verdict, tried.boundaries = None, job.boundaries
+            if not isinstance(error, SproutError):
+                _LOG.exception("attempt %s", job.id)
+            tried.status, tried.error = "infra_error", f"{type(error).__name__}: {error}"
+            tried.verdict, tried.boundaries = None, job.boundaries
+        finally:
+            tried.seconds = time.monotonic() - tried.begun
+
+
+def _cannot_act(error: Exception, job: AttemptJob, tried: _Try) -> bool:
+    """Whether an actor refuses the task itself: before its first turn, and no server's fault."""
+    begun = job.kind == "branch" or any(isinstance(entry, Turn) for entry in tried.entries)
+    return isinstance(error, ActorError) and not isinstance(error, ActorUnavailable) and not begun
+
+
+@contextmanager
+def _put_away(job: AttemptJob, thing: Interruptible | SproutEnv) -> Iterator[None]:
+    """Close what an attempt used; what stays behind because that fails is swept later."""
+    try:
+        yield
     finally:
-        tried.seconds = time.monotonic() - tried.begun
-        env.close()
-        actor.close()
+        try:
+            thing.close()
+        except Exception:
+            _LOG.warning("attempt %s is not cleared away", job.id, exc_info=True)
 
 
 def _keep(job: AttemptJob, env: SproutEnv, tried: _Try) -> None:
@@ -250,12 +287,7 @@ def _drive(
             return
         usage = Usage()
         if starting is not None:
-            turn = Turn(
-                message=starting.message,
-                command=starting.command,
-                provenance="policy_under_review",
-            )
-            starting = None
+            turn, starting = starting.turn(), None
         else:
             asked = time.monotonic()
             try:

@@ -29,7 +29,7 @@ from sprout_env.search.plan import snapshot_at
 from sprout_env.search.review import ReviewSettings, review
 from sprout_env.search.shared import SharedRoots
 from sprout_env.snapshots import SnapshotTree
-from sprout_env.tasks.task import Task
+from sprout_env.tasks.task import NetworkPolicy, Task
 from sprout_env.transcript import Frozen, Transcript
 
 Decide = Callable[[Attempt, int], Sequence[BranchPlan]]
@@ -69,6 +69,8 @@ class Recipe(Frozen):
     actor: dict[str, Any]
     seed: int = 0
     limits: AttemptLimits = AttemptLimits()
+    network: NetworkPolicy | None = None
+    """What agents may reach; None: each task's own word."""
 
 
 class Collector:
@@ -237,15 +239,8 @@ class Collector:
             )
 
         def watched(event: AttemptWatched) -> None:
-            job = jobs[event.attempt]
-            root = Attempt(
-                id=job.id,
-                task=job.task,
-                suite=job.suite,
-                seed=job.seed,
-                instruction=event.instruction,
-                entries=event.entries,
-                boundaries=event.boundaries,
+            root = jobs[event.attempt].record(
+                instruction=event.instruction, entries=event.entries, boundaries=event.boundaries
             )
             look(root, sum(entry.kind == "turn" for entry in event.entries))
 
@@ -308,7 +303,7 @@ class Collector:
             BudgetExhausted: A budget is used up.
         """
         old = self._done.get(f"{self.task.name}:{key}")
-        if isinstance(old, ReviewRecord):
+        if isinstance(old, ReviewRecord) and not old.lost:
             self._reviews.append(old)
             self._on_event(ReviewFinished(self.task.name, old, resumed=True))
             return old
@@ -357,6 +352,7 @@ class Collector:
             actor=recipe.actor,
             seed=self.seed_for(key),
             limits=recipe.limits,
+            network=recipe.network,
             spent=old.usage if isinstance(old, Attempt) else Usage(),
             **more,
         )

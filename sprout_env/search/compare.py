@@ -195,7 +195,7 @@ def _seed(
 
 
 def _whole(item: Attempts) -> bool:
-    return not item.cut_short and all(a.status != "infra_error" for a in item.attempts)
+    return not item.cut_short and not item.lost
 
 
 def _alive(tree: SnapshotTree) -> Callable[[str], bool]:

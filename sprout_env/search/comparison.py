@@ -59,9 +59,11 @@ class Trouble(Frozen):
     """What is no failure of the model, and in no rate above."""
 
     unjudged: int
-    """Units without a judged answer."""
+    """Units that are not decided: nothing was judged, or nothing passed and something was lost."""
     lost: int
     """Attempts that the infrastructure lost, retries included."""
+    unanswered: int = 0
+    """Questions of reviews, summaries and votes that the actor or its server failed to answer."""
     invalid: int
     """Attempts that the verifier could not judge."""
     cut_short: int
@@ -107,8 +109,8 @@ class Comparison(Frozen):
 
 
 def passed(item: Attempts | None) -> bool | None:
-    """Return a unit's outcome; None where nothing was judged."""
-    return item.passed if item is not None and item.scorable else None
+    """Return a unit's outcome; None where it is not decided."""
+    return item.passed if item is not None and item.decided else None
 
 
 def first_root_failed(item: Attempts) -> bool:
@@ -149,6 +151,9 @@ def _row(
         trouble=Trouble(
             unjudged=len(mine) - len(judged),
             lost=sum(attempt.status == "infra_error" for attempt in attempts),
+            unanswered=sum(
+                e.lost for item in mine.values() for r in item.reviews for e in r.exchanges
+            ),
             invalid=sum(a.verdict is not None and not a.scorable for a in attempts),
             cut_short=sum(bool(item.cut_short) for item in mine.values()),
             dropped=sum(len(r.dropped) for item in mine.values() for r in item.reviews),

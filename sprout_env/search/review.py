@@ -6,9 +6,10 @@ ever enters an attempt.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from pydantic import Field
 
 from sprout_env.actors.actor import Actor, Message
-from sprout_env.errors import ActorError, ConfigError
+from sprout_env.errors import ConfigError, ContextExceeded, SproutError
 from sprout_env.records.attempt import Attempt, Usage
 from sprout_env.records.reviews import (
     DroppedPlan,
@@ -30,6 +31,10 @@ from sprout_env.search.events import ignore as ignore_events
 from sprout_env.search.plan import PlanReading, merge_readings, plan_schema, read_plans
 from sprout_env.search.render import Feedback, fit, guard, render_attempt
 from sprout_env.transcript import Frozen, TokenTrace
+
+RETRIES = 1
+"""How often a question that an actor or its server failed to answer is asked again."""
+_LOG = logging.getLogger(__name__)
 
 
 class ReviewSettings(Frozen):
@@ -79,14 +84,28 @@ def ask(
     attempt: str | None = None,
     schema: Mapping[str, Any] | None = None,
 ) -> Asked:
-    """Ask one question; an actor that fails is part of the exchange and never raises from here."""
+    """Ask one question, again if the actor fails; then that is part of the exchange.
+
+    Raises:
+        CancelledError: The run was cancelled meanwhile.
+    """
     begun = time.monotonic()
-    answer, trace, problem = "", TokenTrace(requests=0), ""
-    try:
-        completion = actor.complete(messages, schema)
-        answer, trace = completion.text, completion.trace
-    except ActorError as error:
-        problem = str(error)
+    answer, trace, problem, lost = "", TokenTrace(requests=0), "", False
+    for _ in range(1 + RETRIES):
+        try:
+            completion = actor.complete(messages, schema)
+        except ContextExceeded as error:
+            problem, lost = str(error), False
+            break
+        except CancelledError:
+            raise
+        except Exception as error:
+            if not isinstance(error, SproutError):
+                _LOG.exception("%s of attempt %s", part, attempt)
+            problem, lost = str(error) or type(error).__name__, True
+        else:
+            answer, trace, problem, lost = completion.text, completion.trace, "", False
+            break
     exchange = Exchange(
         part=part,
         attempt=attempt,
@@ -94,6 +113,7 @@ def ask(
         answer=answer,
         trace=trace,
         error=problem,
+        lost=lost,
         seed=actor.spec().get("seed"),
     )
     return Asked(exchange=exchange, usage=usage_of(trace, time.monotonic() - begun))

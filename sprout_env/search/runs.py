@@ -302,8 +302,7 @@ class _Desk:
         whole = False
         try:
             result = self._method(collector)
-            lost = any(attempt.status == "infra_error" for attempt in result.attempts)
-            whole = not result.cut_short and not lost
+            whole = not result.cut_short and not result.lost
         finally:
             # A recorded run that is not whole goes on from these snapshots when it is resumed.
             if not self.config.keep_snapshots and (whole or self.journal is None):

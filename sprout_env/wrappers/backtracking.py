@@ -158,8 +158,7 @@ class Backtracking(
         start = job.plan.starting_turn
         if start is None:
             return obs, info, False
-        turn = Turn(message=start.message, command=start.command, provenance="policy_under_review")
-        obs, _, terminated, truncated, stepped = self.step(turn)
+        obs, _, terminated, truncated, stepped = self.step(start.turn())
         # A boundary with one turn left ends with its starting turn: then that was the attempt.
         return obs, {**info, **stepped}, terminated or truncated
 

@@ -140,6 +140,37 @@ def test_a_killed_comparison_goes_on_and_pays_nothing_twice(
     assert snapshots(shared_store) == before
 
 
+def test_ctrl_c_ends_a_comparison_that_goes_on_later(
+    suite: Path, shared_store: Path, tmp_path: Path
+) -> None:
+    before = snapshots(shared_store)
+    made = config(suite, shared_store, ["pass@2", "sprout:rounds=1,branches=1"])
+    child = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, str(tmp_path / "run")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdin.write(made.model_dump_json())
+    child.stdin.close()
+    first = child.stdout.readline().split()
+    child.send_signal(signal.SIGINT)
+    said = child.stderr.read()
+    assert child.wait(30) == -signal.SIGINT
+    child.stdout.close()
+    child.stderr.close()
+    assert said.rstrip().endswith("KeyboardInterrupt")
+    watch = Watching()
+    table = compare(made, tmp_path / "run", workers=2, watch=watch)
+    assert ("pass@2", 0, first[1]) not in watch.began
+    assert [(row.trouble.lost, row.trouble.unjudged) for row in table.rows] == [(0, 0)] * 2
+    assert snapshots(shared_store) == before
+
+
 def test_another_comparison_s_folder_is_refused(
     suite: Path, shared_store: Path, tmp_path: Path
 ) -> None:
