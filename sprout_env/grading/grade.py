@@ -26,6 +26,7 @@ from sprout_env.grading.protocol import (
     execute,
     make_executable,
     prepare,
+    put_back,
     upload,
 )
 from sprout_env.grading.separate import collected, deliver, run_hooks
@@ -120,7 +121,7 @@ def grade_live(
         if task.verifier.mode == "separate":
             judged = _judge_cargo(store, setting, base, sandbox)
             return _placed(store, task, base, _settle(store, setting, base, judged))
-        return _placed(store, task, base, _judge_live(sandbox, setting))
+        return _placed(store, task, base, _judge_live(sandbox, setting, base))
     except SandboxLost as error:
         return Verdict.invalid(f"the live sandbox was lost: {error}")
     finally:
@@ -205,23 +206,23 @@ def _judge_disk(
     try:
         if separate:
             return _judge_cargo(store, setting, base, sandbox)
-        return _judge_sandbox(sandbox, setting, own_tests=False)
+        return _judge_sandbox(sandbox, setting, base, own_tests=False)
     except SandboxLost as error:
         return Judged(Verdict.invalid(f"the sandbox was lost while the verifier ran: {error}"))
     finally:
         sandbox.close()
 
 
-def _judge_sandbox(sandbox: Sandbox, setting: Setting, *, own_tests: bool) -> Judged:
+def _judge_sandbox(sandbox: Sandbox, setting: Setting, base: Base, *, own_tests: bool) -> Judged:
     """Judge what is in a sandbox in which only the verifier runs."""
     try:
-        _ready(sandbox, setting, own_tests=own_tests)
+        _ready(sandbox, setting, base, own_tests=own_tests)
     except VerdictInvalid as error:
         return Judged(Verdict.invalid(str(error.facts[0])), suspicion="cannot prepare")
     return execute(sandbox, setting)
 
 
-def _ready(sandbox: Sandbox, setting: Setting, *, own_tests: bool = False) -> None:
+def _ready(sandbox: Sandbox, setting: Setting, base: Base, *, own_tests: bool = False) -> None:
     """Clean up and copy the tests in.
 
     Raises:
@@ -232,14 +233,15 @@ def _ready(sandbox: Sandbox, setting: Setting, *, own_tests: bool = False) -> No
         make_executable(sandbox, setting.script)
     verifier = setting.task.verifier
     folders = [f for f in (verifier.tests, verifier.tests_over) if f is not None]
-    if (folders or verifier.files) and not own_tests:
-        try:
+    try:
+        if (folders or verifier.files) and not own_tests:
             root = setting.task.folder
             upload(sandbox, root, folders, verifier.script, "/tests", verifier.files)
-        except SandboxLost:
-            raise
-        except SandboxError as error:
-            raise VerdictInvalid(f"cannot copy the tests in: {error}") from error
+        put_back(sandbox, base, verifier.held_back)
+    except SandboxLost:
+        raise
+    except SandboxError as error:
+        raise VerdictInvalid(f"cannot copy the tests in: {error}") from error
 
 
 def _judge_cargo(store: DiskStore, setting: Setting, base: Base, agents: Sandbox) -> Judged:
@@ -256,9 +258,8 @@ def _judge_cargo(store: DiskStore, setting: Setting, base: Base, agents: Sandbox
             sandbox = start_verifiers(store, disk, place)
             try:
                 deliver(sandbox, cargo)
-                judged = _judge_sandbox(
-                    sandbox, place, own_tests=not (task.verifier.tests or task.verifier.files)
-                )
+                own_tests = not (task.verifier.tests or task.verifier.files)
+                judged = _judge_sandbox(sandbox, place, own, own_tests=own_tests)
             finally:
                 sandbox.close()
         finally:
@@ -268,7 +269,7 @@ def _judge_cargo(store: DiskStore, setting: Setting, base: Base, agents: Sandbox
     return Judged(verdict, judged.suspicion)
 
 
-def _judge_live(sandbox: Sandbox, setting: Setting) -> Verdict:
+def _judge_live(sandbox: Sandbox, setting: Setting, base: Base) -> Verdict:
     tampered = Verdict(
         outcome="failed",
         reward=0.0,
@@ -278,7 +279,7 @@ def _judge_live(sandbox: Sandbox, setting: Setting) -> Verdict:
         prepare(sandbox, setting, own_tests=False)
         if rewrites(sandbox, setting):
             return tampered
-        _ready(sandbox, setting)
+        _ready(sandbox, setting, base)
         verdict = execute(sandbox, setting).verdict
         if not verdict.passed:
             return verdict

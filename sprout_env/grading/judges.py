@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 
 from sprout_env.errors import VerdictInvalid
+from sprout_env.grading.logs import merge, read_statuses, suite_ran
 from sprout_env.grading.reports import normalise
 from sprout_env.grading.verdict import TestReport
 from sprout_env.tasks.task import Judge
@@ -20,15 +21,6 @@ EXIT = ">>>>> Test Exit Code: "
 APPLY_FAILED = ">>>>> Tests Could Not Be Applied"
 
 _OK = frozenset({"PASSED", "XFAIL", "SKIPPED"})
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_WORDS = ("PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL", "XPASS")
-_SHORT = re.compile(rf"^({'|'.join(_WORDS)})\s+(\S.*)$")
-_LONG = re.compile(rf"^(\S+::.*?)\s+({'|'.join(_WORDS)})(?:\s|$)")
-_DJANGO = re.compile(r"^(.+?) \.\.\. (ok|OK|FAIL|ERROR|skipped.*|expected failure)\s*$")
-_DJANGO_STATUS = {"ok": "PASSED", "fail": "FAILED", "error": "ERROR", "expected failure": "XFAIL"}
-_SYMPY = re.compile(r"^(test_\S+)\s+(ok|F|E|s|f|X)\b")
-_SYMPY_STATUS = {"ok": "PASSED", "F": "FAILED", "E": "ERROR", "s": "SKIPPED", "f": "XFAIL",
-                 "X": "XPASS"}  # fmt: skip
 _EXIT = re.compile(re.escape(EXIT) + r"(\d+)")
 
 
@@ -47,15 +39,15 @@ def decide(
     """
     if APPLY_FAILED in log:
         raise VerdictInvalid("the tests could not be applied")
-    found = _parsed(parsed) if judge.parser == "json" else PARSERS[judge.parser](_between(log))
-    if not found:
+    inside = _between(log)
+    found = _parsed(parsed) if judge.parser == "json" else read_statuses(judge.parser, inside)
+    if not found and not (judge.missing_is_ok and suite_ran(inside)):
         raise VerdictInvalid("the log names no test")
-    status = _EXIT.search(log)
-    if judge.parser != "json" and status is not None and int(status.group(1)) != 0:
+    # The last one is the script's own: it stands below all that the tests print.
+    ended = _EXIT.findall(log)[-1:]
+    if judge.parser != "json" and ended and int(ended[0]) != 0:
         if all(value in _OK for value in found.values()) and not judge.missing_is_ok:
-            raise VerdictInvalid(
-                f"the tests ended with {status.group(1)}, but the log names no failure"
-            )
+            raise VerdictInvalid(f"the tests ended with {ended[0]}, but the log names no failure")
     if judge.expected is not None:
         return _whole_map(judge.expected, found)
     f2p = [_report(name, found, judge.f2p_ok, judge) for name in judge.fail_to_pass]
@@ -85,8 +77,8 @@ def _report(name: str, found: Mapping[str, str], ok: frozenset[str], judge: Judg
     status = found.get(wanted)
     if status is None and wanted.count("[") > wanted.count("]"):
         # A parameter that was cut off in the data set: those that begin so must agree.
-        alike = {value for key, value in found.items() if key.startswith(wanted)}
-        status = alike.pop() if len(alike) == 1 else None
+        alike = [value for key, value in found.items() if key.startswith(wanted)]
+        status = alike[0] if len({value in ok for value in alike}) == 1 else None
     if status is None:
         passed, message = judge.missing_is_ok, "not in the log"
     else:
@@ -122,61 +114,9 @@ def _bare(name: str) -> str:
     return normalise(name.split(" - ")[0])
 
 
-def _merge(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the status of each id; of several the worst."""
-    found: dict[str, str] = {}
-    for name, status in pairs:
-        key = normalise(name)
-        if key not in found or found[key] in _OK:
-            found[key] = status
-    return found
-
-
-def _pytest(log: str) -> dict[str, str]:
-    def lines() -> Iterable[tuple[str, str]]:
-        for line in _ANSI.sub("", log).splitlines():
-            short, long = _SHORT.match(line), _LONG.match(line)
-            if short is not None:
-                # "FAILED a::b - the reason", "SKIPPED [1] a.py:3: the reason"
-                name = short.group(2).split(" - ")[0]
-                yield re.sub(r"^\[\d+\]\s+", "", name), short.group(1)
-            elif long is not None:
-                yield long.group(1), long.group(2)
-
-    return _merge(lines())
-
-
-def _django(log: str) -> dict[str, str]:
-    def lines() -> Iterable[tuple[str, str]]:
-        for line in log.splitlines():
-            match = _DJANGO.match(line.strip())
-            if match is not None:
-                said = match.group(2).lower()
-                skipped = said.startswith("skipped")
-                yield match.group(1), "SKIPPED" if skipped else _DJANGO_STATUS[said]
-            elif line.startswith(("FAIL: ", "ERROR: ")):
-                word, _, name = line.partition(": ")
-                yield name.strip(), {"FAIL": "FAILED"}.get(word, word)
-
-    return _merge(lines())
-
-
-def _sympy(log: str) -> dict[str, str]:
-    matches = (_SYMPY.match(line.strip()) for line in log.splitlines())
-    return _merge((m.group(1), _SYMPY_STATUS[m.group(2)]) for m in matches if m is not None)
-
-
 def _parsed(data: bytes | None) -> dict[str, str]:
     try:
         tests = json.loads(data or b"{}")["tests"]
-        return _merge((str(test["name"]), str(test["status"]).upper()) for test in tests)
+        return merge((str(test["name"]), str(test["status"]).upper()) for test in tests)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise VerdictInvalid(f"the parser wrote no results ({type(error).__name__})") from error
-
-
-PARSERS: Mapping[str, Callable[[str], dict[str, str]]] = {
-    "pytest": _pytest,
-    "django": _django,
-    "sympy": _sympy,
-}
-"""What reads a log of each kind: test ids to statuses in capitals."""

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from sprout_env.disks.store import Base
 from sprout_env.errors import PauseTimeout, SandboxError, SandboxLost, VerdictInvalid
 from sprout_env.grading import reports, rewards
 from sprout_env.grading.judges import decide
@@ -158,6 +159,18 @@ def upload(
     ):
         sandbox.put(Path(no.name), target)
         sandbox.put(stage, target)
+
+
+def put_back(sandbox: Sandbox, base: Base, paths: Sequence[str]) -> None:
+    """Copy what the agent was not to see from the image to where it was; root owns it."""
+    with tempfile.NamedTemporaryFile() as nothing:
+        for path in paths:
+            found = (layer.resolve() / path.lstrip("/") for layer in base.layers)
+            source = next((one for one in found if os.path.lexists(one)), None)
+            # A link on the way there is an image's, and may point anywhere on the host.
+            if source is not None and source == source.resolve():
+                sandbox.put(Path(nothing.name), path)
+                sandbox.put(source, path)
 
 
 def make_executable(sandbox: Sandbox, script: str) -> None:

@@ -8,12 +8,11 @@ import threading
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from sprout_env.errors import TaskBroken, TaskNotFound
-from sprout_env.tasks.dialects import dialect_of
 from sprout_env.tasks.harbor import load_task
-from sprout_env.tasks.swebench import SUFFIXES, read_rows, row_id, task_from_row
+from sprout_env.tasks.rows import Rows, find_rows
+from sprout_env.tasks.swebench import task_from_row
 from sprout_env.tasks.task import Task
 
 SEEDBED = Path(__file__).parent / "seedbed"
@@ -35,13 +34,14 @@ class Suite:
         >>> task = suite.task(suite.slugs()[0])
     """
 
-    def __init__(self, name: str, root: Path) -> None:
+    def __init__(self, name: str, root: Path, dataset: str | None = None) -> None:
         self.name = name
         self.root = root
         self._folders = _task_folders(root)
-        self._rows = {} if self._folders else _rows(root)
+        rows = Rows({}, {}) if self._folders else find_rows(root, dataset)
+        self._rows = rows.found
         self._tasks: dict[str, Task] = {}
-        self._broken: dict[str, TaskBroken] = {}
+        self._broken: dict[str, TaskBroken] = rows.broken
         self._digests: dict[str, str] | None = None
         self._lock = threading.Lock()
 
@@ -97,9 +97,9 @@ class Suite:
 
     def _task_of_row(self, slug: str) -> Task:
         if slug not in self._tasks:
-            path, row = self._rows[slug]
+            path, row, family = self._rows[slug]
             try:
-                self._tasks[slug] = task_from_row(row, self.name, source=path)
+                self._tasks[slug] = task_from_row(row, self.name, source=path, name=family)
             except TaskBroken as error:
                 self._broken[slug] = error
                 raise
@@ -155,28 +155,6 @@ def _manifest(root: Path) -> dict[str, str]:
     return {}
 
 
-def _rows(root: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Find the rows of a file, or of the files of a folder: SWE-bench and its like."""
-    files = [root] if root.is_file() else []
-    if root.is_dir():
-        files = [path for path in sorted(root.iterdir()) if path.suffix in SUFFIXES]
-    found: dict[str, tuple[Path, dict[str, Any]]] = {}
-    for path in files:
-        try:
-            rows = list(read_rows(path))
-        except TaskBroken:
-            if root.is_file():
-                raise
-            continue
-        for row in rows:
-            dialect = dialect_of(row)
-            if dialect is not None:
-                found[row_id(row, dialect)] = (path, row)
-            elif root.is_file():
-                raise TaskBroken(path, "a row of no known family")
-    return found
-
-
 def _search_roots() -> list[Path]:
     return [Path(root) for root in os.environ.get("SPROUT_TASKS", "").split(":") if root]
 
@@ -192,15 +170,17 @@ def find_suite(name: str, path: Path | str | None = None, dataset: str | None = 
             of a folder in ``SPROUT_TASKS``.
         path: The suite's folder; nothing is searched then.
         dataset: The data set's own version, such as "2.1": folders named ``NAME-VERSION`` or
-            ``NAME@VERSION`` are taken, and no others.
+            ``NAME@VERSION`` are taken, and no others. Of files of rows it chooses as
+            ``rows.find_rows`` says: "verified", "lite/test", "SWE-Gym".
 
     Raises:
         TaskNotFound: It is not on this machine; the message says how to get it.
     """
     if path is not None:
-        suite = Suite(name, Path(path))
+        suite = Suite(name, Path(path), dataset)
         if not len(suite):
-            raise TaskNotFound(f"suite {name} in {path}", "it holds no task.toml and no rows")
+            why = "; ".join(map(str, suite.broken.values())) or "it holds no task.toml and no rows"
+            raise TaskNotFound(f"suite {name} in {path}", why)
         return suite
     if name == "seedbed":
         return Suite(name, SEEDBED)
@@ -216,6 +196,8 @@ def find_suite(name: str, path: Path | str | None = None, dataset: str | None = 
                 suite = Suite(name, root / candidate)
                 if len(suite):
                     return suite
+            if name == "swebench" and (root / folder).is_dir():
+                return find_suite(name, root / folder, dataset)
     wanted = f"{name} {dataset}" if dataset else name
     searched = ":".join(map(str, _search_roots())) or "SPROUT_TASKS is not set"
     near = difflib.get_close_matches(name, ("seedbed", "harbor", *FOLDERS), n=1)

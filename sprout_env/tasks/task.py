@@ -112,10 +112,17 @@ class Artifact(Frozen):
     exclude: tuple[str, ...] = ()
 
 
+LogKind = Literal[
+    "pytest", "pytest-options", "r2e", "unittest", "sympy", "go", "cargo", "js", "java", "c", "tap",
+    "failures",
+]  # fmt: skip
+"""The kinds of test logs that can be read; what a family calls them stands in ``dialects``."""
+
+
 class Judge(Frozen):
     """How the status of each test becomes a score, where the script writes no reward."""
 
-    parser: Literal["pytest", "django", "sympy", "json"] = "pytest"
+    parser: LogKind | Literal["json"] = "pytest"
     """What the log is; ``json`` reads ``/logs/verifier/parsed.json`` instead."""
     fail_to_pass: tuple[str, ...] = ()
     pass_to_pass: tuple[str, ...] = ()
@@ -137,6 +144,9 @@ class VerifierSpec(Frozen):
     """A folder laid over it: a step's own tests over those that all steps share."""
     files: dict[str, str] = Field(default_factory=dict)
     """Tests that lie in no folder: path inside ``/tests`` to text."""
+    held_back: tuple[str, ...] = ()
+    """Paths of the image that the agent never sees: removed by the task's setup before it begins,
+    put back from the image to judge."""
     judge: Judge | None = None
     """None: the reward file decides."""
     script: str = "test.sh"
