@@ -74,7 +74,7 @@ def _between(log: str) -> str:
 
 def _report(name: str, found: Mapping[str, str], ok: frozenset[str], judge: Judge) -> TestReport:
     wanted = normalise(name)
-    status = found.get(wanted)
+    status = found.get(wanted) or found.get(_bare(name))
     if status is None and wanted.count("[") > wanted.count("]"):
         # A parameter that was cut off in the data set: those that begin so must agree.
         alike = [value for key, value in found.items() if key.startswith(wanted)]

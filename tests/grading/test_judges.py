@@ -53,6 +53,7 @@ def test_statuses_of_a_pytest_log() -> None:
         ({"pass_to_pass": ["tests/a.py::test_skipped"], "p2p_ok": ["PASSED", "SKIPPED"]}, 1.0),
         # xfail is a pass in SWE-bench, not in Pro or rebench.
         ({"fail_to_pass": ["tests/a.py::test_known"]}, 1.0),
+        ({"fail_to_pass": ["tests/a.py::test_known - not yet"]}, 1.0),
         ({"fail_to_pass": ["tests/a.py::test_known"], "f2p_ok": ["PASSED"]}, 0.0),
         # A missing test fails, except where logs name failures only.
         ({"fail_to_pass": ["tests/a.py::gone"]}, 0.0),

@@ -17,6 +17,7 @@ LOGS: dict[LogKind, tuple[str, dict[str, str]]] = {
 tests/a.py::test_one PASSED                                              [ 20%]
 \x1b[32mPASSED\x1b[0m tests/a.py::test_two[x y-1]
 PASSED tests/a.py::test_minus[a - b]
+PASSED tests/a.py::test_click[MouseButton.LEFT]
 FAILED tests/a.py::test_reason[a - b] - AssertionError: [1] - [2] - really
 FAILED tests/a.py::TestB::test_three - AssertionError: PASSED tests/a.py::test_four
 ERROR tests/b.py - ImportError: no module
@@ -31,7 +32,8 @@ tests/a.py::test_cut_off
 """,
         {
             "tests/a.py::test_one": P, "tests/a.py::test_two[x y-1]": P,
-            "tests/a.py::test_minus[a - b]": P, "tests/a.py::test_reason[a - b]": F,
+            "tests/a.py::test_click[1]": P, "tests/a.py::test_minus[a - b]": P,
+            "tests/a.py::test_reason[a - b]": F,
             "tests/a.py::TestB::test_three": F, "tests/b.py": E, "tests/a.py::test_skipped": S,
             "tests/a.py::test_known": X, "tests/a.py::test_twice": F,
         },
@@ -195,7 +197,7 @@ FAIL: t_dap 3a
     ),
     "tap": (
         "TAP version 13\nok 1 - adds\nnot ok 2 - breaks (badly)\nok 3 waits # SKIP no net\n1..3\n",
-        {"adds": P, "breaks (badly)": F, "waits": S},
+        {"- adds": P, "- breaks (badly)": F, "waits # SKIP no net": P},
     ),
     "failures": (
         "Chrome 100.0 (Linux x86_64) Bar draws it FAILED\n1) marked [x] should be bold\n"
