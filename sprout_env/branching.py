@@ -6,6 +6,7 @@ opens the same store.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,11 +19,15 @@ from sprout_env.disks import open_store
 from sprout_env.disks.store import FrozenDiskId, PathChange
 from sprout_env.env import SproutEnv
 from sprout_env.errors import ConfigError, SnapshotNotFound
+from sprout_env.grading.settings import agent_config, refuse_unsupported, setting_of
 from sprout_env.grading.verdict import Verdict
 from sprout_env.records.lanes import Lane
 from sprout_env.records.pictures import cell, svg
+from sprout_env.sandbox import start
+from sprout_env.sandbox.sandbox import Sandbox, ShellState
 from sprout_env.snapshots import Snapshot, SnapshotTree
 from sprout_env.spaces import Observation
+from sprout_env.tasks.suites import find_suite
 from sprout_env.wrappers.branchable import Branchable
 from sprout_env.wrappers.layers import check_layers, layers_of, restore_layers, save_layers
 
@@ -249,3 +254,33 @@ def _tree(store: str | Path | None) -> Iterator[SnapshotTree]:
         yield snapshots
     finally:
         snapshots.close()
+
+
+@contextmanager
+def sandbox_on(tree: SnapshotTree, id: str) -> Iterator[tuple[Sandbox, ShellState]]:
+    """Have a sandbox on a throw-away clone of a snapshot, and the shell state of its turn.
+
+    Raises:
+        SnapshotNotFound: The store has no such snapshot.
+        SandboxStartFailed: The sandbox did not start.
+    """
+    with tree.leased([id]):
+        snapshot = tree.get(id)
+        ref = snapshot.task
+        suite = find_suite(ref.suite, ref.tasks_path, ref.dataset)
+        task = suite.task(ref.name)
+        refuse_unsupported(task)
+        base = tree.store.open_family(snapshot.family).base
+        config = agent_config(setting_of(task, base, os.environ))
+        disk = tree.store.clone(FrozenDiskId(id))
+        try:
+            sandbox = start(tree.store, disk, config)
+            try:
+                state = ShellState(config.workdir)
+                if snapshot.shell is not None:
+                    state = ShellState(snapshot.shell.cwd, dict(snapshot.shell.env))
+                yield sandbox, state
+            finally:
+                sandbox.close()
+        finally:
+            tree.store.drop(disk.id)

@@ -50,6 +50,8 @@ class TokenTrace(Frozen):
     completion_tokens: int = 0
     """Completion tokens billed for the call."""
     finish_reason: str = ""
+    call_id: str = ""
+    """Id of the tool call that holds the command, as the server gave it: it is sent back."""
     weight_version: int | None = None
     """Which weights sampled it: the number of the trainer's last sync; None where unknown."""
     requests: int = 1

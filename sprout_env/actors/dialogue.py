@@ -89,7 +89,7 @@ def chat_messages(transcript: Transcript, *, tools: bool) -> list[dict[str, Any]
         in_text = last_block(entry.message) == entry.command.strip()
         if tools and not in_text:
             call = {
-                "id": f"call_{entry.id}",
+                "id": (entry.trace.call_id if entry.trace else "") or f"call_{entry.id}",
                 "type": "function",
                 "function": {
                     "name": "bash",

@@ -49,6 +49,7 @@ def trace_of(response: Any) -> TokenTrace:
     puts beside each log-probability.
     """
     choice = response.choices[0] if response.choices else None
+    tool_calls = (choice.message.tool_calls if choice is not None else None) or ()
     usage = response.usage
     details = getattr(usage, "prompt_tokens_details", None)
     token_ids = _ids(_extra(choice, "token_ids"))
@@ -76,6 +77,7 @@ def trace_of(response: Any) -> TokenTrace:
         cached_tokens=(getattr(details, "cached_tokens", None) or 0) if details else 0,
         completion_tokens=(usage.completion_tokens or 0) if usage else 0,
         finish_reason=(choice.finish_reason or "") if choice is not None else "",
+        call_id=(tool_calls[0].id or "") if tool_calls else "",
     )
 
 
@@ -87,5 +89,6 @@ def merge_traces(first: TokenTrace, second: TokenTrace) -> TokenTrace:
         cached_tokens=first.cached_tokens + second.cached_tokens,
         completion_tokens=first.completion_tokens + second.completion_tokens,
         finish_reason=second.finish_reason,
+        call_id=second.call_id,
         requests=first.requests + second.requests,
     )

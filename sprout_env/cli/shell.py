@@ -8,18 +8,13 @@ not kept. A line that ends in a backslash goes on.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
-from pathlib import Path
 
+from sprout_env.branching import sandbox_on
 from sprout_env.cli.console import err
-from sprout_env.disks.store import FrozenDiskId
-from sprout_env.grading.settings import agent_config, refuse_unsupported, setting_of
-from sprout_env.sandbox import start
 from sprout_env.sandbox.sandbox import CommandResult, Sandbox, ShellState
 from sprout_env.snapshots import Snapshot, SnapshotTree
-from sprout_env.tasks.suites import find_suite
 
 
 def walk_in(
@@ -33,29 +28,11 @@ def walk_in(
     Raises:
         SnapshotNotFound: The store has no such snapshot.
     """
-    with tree.leased([id]):
-        snapshot = tree.get(id)
-        ref = snapshot.task
-        suite = find_suite(ref.suite, Path(ref.tasks_path) if ref.tasks_path else None, ref.dataset)
-        base = tree.store.open_family(snapshot.family).base
-        task = suite.task(ref.name)
-        refuse_unsupported(task)
-        config = agent_config(setting_of(task, base, os.environ))
-        disk = tree.store.clone(FrozenDiskId(id))
-        try:
-            sandbox = start(tree.store, disk, config)
-            try:
-                state = ShellState(config.workdir)
-                if snapshot.shell is not None:
-                    state = ShellState(snapshot.shell.cwd, dict(snapshot.shell.env))
-                session = _Session(sandbox, state, user, timeout_s)
-                if command is not None:
-                    return session.run(command)
-                return session.serve(snapshot)
-            finally:
-                sandbox.close()
-        finally:
-            tree.store.drop(disk.id)
+    with sandbox_on(tree, id) as (sandbox, state):
+        session = _Session(sandbox, state, user, timeout_s)
+        if command is not None:
+            return session.run(command)
+        return session.serve(tree.get(id))
 
 
 class _Session:

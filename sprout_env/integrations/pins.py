@@ -30,7 +30,7 @@ PINS: dict[str, Pin] = {
     ),
     "sb3": Pin("stable-baselines3", "2.9", (_TORCH, "stable-baselines3==2.9.2")),
     "rllib": Pin("ray", "2.60", (_TORCH, "ray[rllib]==2.60.0", "gymnasium==1.2.2")),
-    "verifiers": Pin("verifiers", "0.4", ("verifiers==0.4.0",)),
+    "verifiers": Pin("verifiers", "0.4", ("verifiers==0.4.0", "openai>=1.40")),
     "openenv": Pin("openenv", "0.10", ("openenv==0.10.0",)),
     "skyrl-gym": Pin("skyrl-gym", "0.4", ("skyrl-gym==0.4.0",)),
     "verl": Pin(

@@ -86,6 +86,15 @@ def test_the_messages_of_a_turn_are_a_prefix_of_the_next_ones(style: str) -> Non
     assert ("tool" in roles) == (style == "tools")
 
 
+def test_a_tool_call_is_sent_back_under_the_id_that_the_server_gave_it() -> None:
+    with serve(lambda body, n: ok(completion("Look.", command="ls"))) as server:
+        made = actor(server.url)
+        made.act(START.append(ran(made.act(START))))
+        made.close()
+    _, _, said, result = server.requests[1]["messages"]
+    assert said["tool_calls"][0]["id"] == result["tool_call_id"] == "x1"
+
+
 def test_a_fenced_block_is_taken_where_no_tool_is_called() -> None:
     text = "First\n```bash\nls\n```\nbetter:\n```bash\nmake \\\n  all\n```\n"
     with serve(lambda body, n: ok(completion(text))) as server:
