@@ -96,28 +96,46 @@ class ChatActor(Frozen):
     def probe(self, needs: frozenset[TokenFact] = frozenset()) -> None:
         """Find out, before anything is spent, whether the server answers and tells what is needed.
 
-        The server's list of models is asked for, which costs nothing; only where ``needs`` names
-        something, one request for one token is made as well.
+        The server's list of models is asked for, which costs nothing. Only where there is none or
+        the model is not in it, or ``needs`` names something, one token is asked for as well.
 
         Raises:
-            ActorUnavailable: It cannot be reached, or refuses us.
+            ActorUnavailable: It cannot be reached, refuses us, or has no such model.
             ConfigError: It does not tell what is needed.
         """
         openai = _openai()
         client = self._connect(openai)
         try:
-            client.models.list(timeout=min(self.timeout_s, _PROBE_S))
+            listed = client.models.list(timeout=min(self.timeout_s, _PROBE_S))
+            models = [model.id for model in getattr(listed, "data", None) or ()]
         except openai.APIConnectionError as error:
-            raise ActorUnavailable(self._where, f"cannot be reached: {_short(error)}") from error
+            raise ActorUnavailable(
+                self._where,
+                f"cannot be reached ({_short(error)}); is it running, and is its address right?",
+            ) from error
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
             raise ActorUnavailable(self._where, _short(error)) from error
         except openai.APIStatusError:
             # It answers; many servers have no such list.
-            pass
-        if not needs:
+            models = []
+        if not needs and self.model in models:
             return
         short = self.model_copy(update={"max_tokens": 1})
-        trace = trace_of(short._request([{"role": "user", "content": "Say yes."}], {}, 0))
+        try:
+            trace = trace_of(short._request([{"role": "user", "content": "Say yes."}], {}, 0))
+        except ActorUnavailable as error:
+            if self.model in models:
+                raise
+            some = ", ".join(models[:8]) + (", ..." if len(models) > 8 else "")
+            raise ActorUnavailable(
+                self._where,
+                f"does not serve {self.model!r}; it lists {some or 'no models: is this its /v1?'} "
+                f"({error.facts[1]})",
+            ) from error
+        except AttributeError as error:
+            raise ActorUnavailable(
+                self._where, "speaks another protocol; the address mostly ends in /v1"
+            ) from error
         told: set[TokenFact] = set()
         if trace.logprobs:
             told.add("logprobs")

@@ -25,10 +25,10 @@ from sprout_env.transcript import Frozen
 class Prices(Frozen):
     """What a million tokens cost, in any one currency."""
 
-    prompt: float = Field(default=0.0, ge=0)
-    cached: float | None = Field(default=None, ge=0)
+    prompt: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    cached: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Prompt tokens from the server's cache; None: as any other."""
-    completion: float = Field(default=0.0, ge=0)
+    completion: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
     def cost(self, usage: Usage) -> float:
         """Return what calls cost."""

@@ -20,6 +20,7 @@ class Server:
         self.script = script
         self.requests: list[dict[str, Any]] = []
         self.url = ""
+        self.models = ["m", "served-model"]
 
 
 @contextmanager
@@ -35,6 +36,13 @@ def serve(script: Script) -> Iterator[Server]:
                 server.requests.append(body)
             status, answer, headers = server.script(body, number)
             data = json.dumps(answer).encode()
+            self.reply(status, data, headers)
+
+        def do_GET(self) -> None:
+            listed = [{"id": name, "object": "model"} for name in server.models]
+            self.reply(200, json.dumps({"object": "list", "data": listed}).encode(), {})
+
+        def reply(self, status: int, data: bytes, headers: dict[str, str]) -> None:
             self.send_response(status)
             for name, value in {"Content-Type": "application/json", **headers}.items():
                 self.send_header(name, value)
