@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 from sprout_env.disks.store import Base, DiskStore
 from sprout_env.errors import SandboxError
+from sprout_env.grading.settings import ROOT
 from sprout_env.sandbox import SandboxConfig, start
+from sprout_env.sandbox.boot import SETUP_S
 from sprout_env.tasks.task import Task
 
 _LOOK_S = 120.0
@@ -49,7 +52,11 @@ def later_commits(store: DiskStore, task: Task, base: Base) -> list[str]:
         config = SandboxConfig(env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"})
         sandbox = start(store, disk, config, fresh=True)
         try:
-            done = sandbox.run(_LATER, timeout_s=_LOOK_S)
+            if task.setup:
+                # It may begin the history anew.
+                setup = f"cd {shlex.quote(task.workdir or '/')}\n{task.setup}"
+                sandbox.run(setup, timeout_s=SETUP_S, user=ROOT)
+            done = sandbox.run(_LATER, timeout_s=_LOOK_S, user=ROOT)
         finally:
             sandbox.close()
     except SandboxError:

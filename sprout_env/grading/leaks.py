@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from sprout_env.disks.store import Base
 from sprout_env.tasks.task import Task
@@ -20,31 +20,45 @@ def find_leaks(task: Task, base: Base) -> list[str]:
 
     Looked for are the folders that tests and solutions are copied to, and the exact content of
     their scripts anywhere in the image. A file that the task's environment holds on purpose, with
-    the same content, is no leak of the tests; one of the solution always is.
+    the same content, is no leak of the tests; of the solution, and of the script that judges, it
+    always is. What the task's setup takes away before the agent begins is none either.
     """
-    if task.folder is None:
-        return []
     wanted: dict[int, dict[str, str]] = {}
-    given = {digest for _, _, digest in _digests(task.folder / "environment")}
-    for part in ("tests", "solution"):
-        for path, size, digest in _digests(task.folder / part):
-            shown = part == "tests" and digest in given
-            if size >= _MIN_BYTES and not shown and _tells(path, part):
-                wanted.setdefault(size, {})[digest] = path.relative_to(task.folder).as_posix()
-    found = []
+    for name, size, digest in _pieces(task):
+        wanted.setdefault(size, {})[digest] = name
+    found: dict[str, str] = {}
     for layer in base.layers:
         names = (f"tests/{task.verifier.script}", "solution/solve.sh")
-        found += [f"/{name} is in the image" for name in names if os.path.lexists(layer / name)]
+        found |= {f"/{name}": " is in the image" for name in names if os.path.lexists(layer / name)}
         for path, size in _files(layer):
-            if size in wanted:
-                known = wanted[size].get(_digest(path))
-                if known is not None:
-                    found.append(f"/{path.relative_to(layer)} in the image is the task's {known}")
-    return sorted(set(found))
+            known = wanted[size].get(_digest(path)) if size in wanted else None
+            if known is not None:
+                found[f"/{path.relative_to(layer)}"] = f" in the image is the task's {known}"
+    return sorted(
+        path + what
+        for path, what in found.items()
+        if not any(PurePosixPath(path).is_relative_to(held) for held in task.verifier.held_back)
+    )
 
 
-def _tells(path: Path, part: str) -> bool:
-    return part == "solution" or path.suffix in _SCRIPTS
+def _pieces(task: Task) -> Iterator[tuple[str, int, str]]:
+    """Yield name, size and digest of what nobody but the verifier and the oracle may read."""
+    files = {f"tests/{name}": text for name, text in task.verifier.files.items()}
+    if task.solution is not None:
+        files |= {f"solution/{name}": text for name, text in task.solution.files.items()}
+    for name, text in files.items():
+        data = text.encode()
+        if len(data) >= _MIN_BYTES:
+            yield name, len(data), hashlib.sha256(data).hexdigest()
+    if task.folder is None:
+        return
+    given = {digest for _, _, digest in _digests(task.folder / "environment")}
+    judge = task.folder / "tests" / task.verifier.script
+    for part in ("tests", "solution"):
+        for path, size, digest in _digests(task.folder / part):
+            tells = path.suffix in _SCRIPTS and (digest not in given or path == judge)
+            if size >= _MIN_BYTES and (tells or part == "solution"):
+                yield path.relative_to(task.folder).as_posix(), size, digest
 
 
 def _files(root: Path) -> Iterator[tuple[Path, int]]:

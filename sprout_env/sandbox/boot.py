@@ -18,7 +18,7 @@ from sprout_env.tasks.task import Healthcheck
 IDLE = ("sh", "-c", "sleep infinity")
 """What an entrypoint is given as its command."""
 _START_S = 60.0
-_SETUP_S = 600.0
+SETUP_S = 600.0
 _SETTLE_S = 0.2
 """An entrypoint that has ended by then has failed: what it was given to run never ends."""
 
@@ -47,7 +47,7 @@ def boot(
         SandboxLost: The sandbox died.
     """
     if setup:
-        done = sandbox.run(setup, timeout_s=_SETUP_S, state=state, user="0")
+        done = sandbox.run(setup, timeout_s=SETUP_S, state=state, user="0")
         if done.exit_code != 0:
             said = (done.stdout + done.stderr).decode(errors="replace").strip()[-500:]
             raise SandboxStartFailed("the task's setup", f"ended with {done.exit_code}: {said}")
