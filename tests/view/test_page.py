@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sprout_env.records.lanes import lanes
+from sprout_env.search.runs import RunResult
 from sprout_env.view import page, write_page
 from sprout_env.view.data import OUTPUT_CHARS, page_data
 from tests.view.browser import needs_chromium, opened
@@ -119,19 +120,36 @@ def test_two_attempts_side_by_side_and_search(tmp_path: Path) -> None:
     assert "long-task · root 2" in found
 
 
+def with_script(run: RunResult, script: str, path: Path) -> str:
+    """Write the page without its policy and with one more script in it; return its address."""
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page(run))
+    path.write_text(text.replace("</body>", f"<script>{script}</script></body>"))
+    return f"file://{path}"
+
+
+@needs_chromium
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["1400,900", "1000,700", "500,900"])
+def test_nothing_is_cut_or_lies_over_another(size: str, tmp_path: Path) -> None:
+    look = Path(__file__).with_name("layout.js").read_text()
+    url = with_script(long_run(2000), look, tmp_path / "page.html")
+    document = opened(url, tmp_path, size, attempt="branch 2.1", beside="root 3", turn="1501")
+    found = re.search(r'data-wrong="([^"]*)"', document)
+    assert found is not None
+    assert not found[1]
+
+
 @needs_chromium
 @pytest.mark.slow
 def test_keys_move_over_turns_and_attempts(tmp_path: Path) -> None:
-    # The copy's policy is taken off, so that this script may press keys in it.
-    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page(long_run(60)))
-    press = """<script>
+    press = """
     const pressed = ["Home", "ArrowRight", "ArrowRight", "ArrowDown", "b", "ArrowRight", "c", "d"];
     for (const key of pressed)
       document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
-    </script></body>"""
-    path = tmp_path / "keys.html"
-    path.write_text(text.replace("</body>", press))
-    document = opened(f"file://{path}", tmp_path, attempt="root 1", theme="dark")
+    """
+    # The copy's policy is taken off, so that this script may press keys in it.
+    url = with_script(long_run(60), press, tmp_path / "keys.html")
+    document = opened(url, tmp_path, attempt="root 1", theme="dark")
     # Down from root 1 is branch 1.1, whose boundary is turn 30; one further is its starting turn.
     assert "branch 1.1 · turn 31" in document
     assert "starting turn, written by the review" in document
