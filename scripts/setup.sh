@@ -12,7 +12,7 @@ EXTRAS=btrfs,docker,llm,cli,plots,notebooks,test
 
 # What provides what, in two steps: the first lets the base and the virtual environment begin.
 FIRST=(mmdebstrap python3-venv ca-certificates)
-SECOND=(btrfs-progs libbtrfsutil-dev gcc libc6-dev python3-dev)
+SECOND=(btrfs-progs libbtrfsutil-dev gcc libc6-dev python3-dev iproute2)
 
 find_python() {
     local each
@@ -30,7 +30,7 @@ have_first() {
 } >/dev/null 2>&1
 
 have_second() {
-    command -v mkfs.btrfs && command -v cc && [ -e /usr/include/btrfsutil.h ] &&
+    command -v mkfs.btrfs && command -v cc && command -v ip && [ -e /usr/include/btrfsutil.h ] &&
         [ -e "$(cc -print-file-name=libc.a)" ] && "$(find_python)" -c '
 import pathlib, sys, sysconfig
 sys.exit(not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").exists())'

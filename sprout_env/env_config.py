@@ -15,7 +15,8 @@ class EnvConfig(Frozen):
     task: str | None = None
     """Slug of the task; None: each reset draws one with the env's own generator."""
     tasks_path: str | None = None
-    """Folder of the suite; None: it is looked for where ``sprout tasks pull`` puts it."""
+    """Folder of the suite, or its git URL[@REF][#FOLDER]; None: it is looked for where
+    ``sprout tasks pull`` puts it."""
     dataset: str | None = None
     """Version of the suite's data."""
     store: str | None = None
@@ -29,7 +30,8 @@ class EnvConfig(Frozen):
     output_chars: int = 16384
     """Most characters of output that one observation holds; the middle is cut out."""
     network: NetworkPolicy | None = None
-    """What the agent may reach; None: the task's own policy."""
+    """What the agent may reach, as "none" or "public"; None: the task's own word. A verifier
+    keeps what its task gives it."""
     notices: bool = True
     """Tell the actor, in its transcript, which processes a restore has lost."""
     keep_boundaries: bool = False

@@ -62,7 +62,7 @@ class Episodes:
         if slug is None:
             slugs = suite.slugs()
             slug = slugs[draw(len(slugs))]
-        task = suite.task(slug)
+        task = suite.task(slug).with_network(self.config.network)
         refuse_unsupported(task)
         base = base_for(self.store, task.image)
         config = self._sandbox_config(task, base)
@@ -103,14 +103,14 @@ class Episodes:
         if (ref.suite, ref.dataset) == (self.config.suite, self.config.dataset):
             suite = self._find_suite()
         else:
-            path = Path(ref.tasks_path) if ref.tasks_path else None
-            suite = find_suite(ref.suite, path, ref.dataset)
+            suite = find_suite(ref.suite, ref.tasks_path, ref.dataset)
         task = suite.task(ref.name)
         if task.digest != ref.digest:
             raise SnapshotError(
                 f"snapshot {snapshot.id} was taken of another version of task {ref.name}: "
                 "its folder has changed since"
             )
+        task = task.with_network(self.config.network)
         return task, self.store.open_family(snapshot.family).base
 
     def close(self) -> None:
@@ -125,8 +125,8 @@ class Episodes:
 
     def _find_suite(self) -> Suite:
         if self._suite is None:
-            path = Path(self.config.tasks_path) if self.config.tasks_path else None
-            self._suite = find_suite(self.config.suite, path, self.config.dataset)
+            config = self.config
+            self._suite = find_suite(config.suite, config.tasks_path, config.dataset)
         return self._suite
 
     def _ref(self, task: Task) -> TaskRef:
@@ -140,5 +140,4 @@ class Episodes:
 
     def _sandbox_config(self, task: Task, base: Base) -> SandboxConfig:
         # The verifier's variables are resolved too: a missing one is said before work begins.
-        task = task.model_copy(update={"network": self.config.network or task.network})
         return agent_config(setting_of(task, base, os.environ))

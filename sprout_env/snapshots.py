@@ -95,6 +95,8 @@ class Snapshot(Frozen):
     layers: tuple[LayerState, ...] | None = None
     """Wrappers' episode states; None when it was taken of the bare env."""
     processes: tuple[LiveProcess, ...] = ()
+    members: dict[str, str] = Field(default_factory=dict)
+    """The frozen disk of each of the sandbox's members by name: ``main`` is the snapshot's own."""
     env: dict[str, Any] = Field(default_factory=dict)
     """``id`` and ``kwargs`` of ``gymnasium.make`` from which the env can be made again."""
 
@@ -172,8 +174,9 @@ class SnapshotTree:
             sandbox.pause(pause_s)
         try:
             alive = sandbox.processes() if paused else ()
+            id = f"{family_of(disk.id)}-{name}"
             snapshot = Snapshot(
-                id=f"{family_of(disk.id)}-{name}",
+                id=id,
                 task=task,
                 instruction=transcript.instruction,
                 turn=transcript.turn,
@@ -188,6 +191,7 @@ class SnapshotTree:
                     LiveProcess(pid=p.pid, command=" ".join(p.argv), listening=p.listening)
                     for p in alive
                 ),
+                members={"main": id},
                 env=env or {},
             )
             records = {

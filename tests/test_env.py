@@ -150,6 +150,22 @@ def test_doing_nothing_fails(env: gym.Env[Any, Any]) -> None:
     assert (reward, terminated, info["verdict"]["outcome"]) == (0.0, True, "failed")
 
 
+@pytest.mark.parametrize("network", [None, "none", "public", {"mode": "allowlist"}])
+def test_the_agents_network_can_be_another(kwargs: dict[str, Any], network: Any) -> None:
+    env = gym.make("sprout/Harbor-v0", **kwargs, network=network)
+    env.reset()
+    look = "echo ${http_proxy:-none}; tail -n +3 /proc/net/dev | cut -d: -f1"
+    said = env.step(look)[0]["output"]
+    here = sprout_env.snapshot(env)
+    env.step("unset http_proxy")
+    sprout_env.restore(env, here)
+    again = env.step(look)[0]["output"]
+    env.close()
+    sprout_env.release(here, store=kwargs["store"])
+    proxy = "none" if network in (None, "none") else "http://127.0.0.1:3128"
+    assert said == again == f"{proxy}\n    lo\n"
+
+
 def test_limits_end_the_episode_and_have_it_graded(kwargs: dict[str, Any]) -> None:
     env = gym.make("sprout/Harbor-v0", max_turns=2, **kwargs)
     env.reset()

@@ -268,6 +268,7 @@ def test_a_record_of_a_later_format_is_refused(
 ) -> None:
     tree, one = live
     id = _take(tree, one)
+    assert tree.get(id).members == {"main": id}
     record = tree.store.read_record(FrozenDiskId(id), "snapshot.json")
     later = record.replace(b'"format":1', f'"format":{FORMAT + 1}'.encode())
     assert later != record

@@ -15,14 +15,17 @@ from rich.text import Text
 from sprout_env.actors.load import load_actor
 from sprout_env.cli.console import (
     AsJson,
+    Network,
     StorePath,
     SuiteName,
     TasksPath,
     err,
+    network_policy,
     number,
     out,
     print_json,
     seconds,
+    tasks_place,
 )
 from sprout_env.cli.progress import Progress
 from sprout_env.cli.runs import acting
@@ -87,6 +90,7 @@ def compare(
         str | None,
         typer.Option(help="Per million tokens: PROMPT,ANSWERS or PROMPT,ANSWERS,CACHED."),
     ] = None,
+    network: Network = "task",
     path: TasksPath = None,
     dataset: Annotated[str | None, typer.Option(help="The data set's own version.")] = None,
     store: StorePath = None,
@@ -107,10 +111,11 @@ def compare(
         methods=names,
         tasks=tuple(task or ()),
         seeds=tuple(_numbers("seeds", seeds)),
-        tasks_path=str(path.resolve()) if path is not None else None,
+        tasks_path=tasks_place(path),
         dataset=dataset,
         store=str(store.resolve()) if store is not None else None,
         limits=AttemptLimits.make(max_turns=max_turns),
+        network=network_policy(network),
     )
     rates = _prices(prices)
     if max_money is not None and rates == Prices():

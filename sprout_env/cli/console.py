@@ -13,15 +13,50 @@ import typer
 from pydantic import BaseModel
 from rich.console import Console
 
+from sprout_env.errors import ConfigError
+from sprout_env.tasks.repositories import local_copy, parse_address
+from sprout_env.tasks.task import NetworkPolicy
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 StorePath = Annotated[
     Path | None,
     typer.Option("--store", help="The store's folder. [default: $SPROUT_STORE or /var/lib/sprout]"),
 ]
+Network = Annotated[
+    str, typer.Option(help="What agents may reach: none, public, host, or task: its own word.")
+]
 SuiteName = Annotated[str, typer.Argument(help="A suite, such as seedbed.")]
 TasksPath = Annotated[
-    Path | None, typer.Option("--path", help="Folder with the suite's tasks, if not the usual one.")
+    str | None,
+    typer.Option(
+        "--path", help="The tasks, if not the usual ones: a folder, or URL[@REF][#FOLDER] for git."
+    ),
 ]
+
+
+def network_policy(told: str) -> NetworkPolicy | None:
+    """Return what ``--network`` says; None is each task's own word.
+
+    Raises:
+        ConfigError: It is none of the known ones.
+    """
+    if told == "task":
+        return None
+    if told not in ("none", "public", "host"):
+        raise ConfigError(f"--network takes none, public, host or task, not {told!r}")
+    return NetworkPolicy.model_validate(told)
+
+
+def tasks_place(path: str | None) -> str | None:
+    """Return what ``--path`` says as it is recorded: a whole path, or an address with its commit.
+
+    Raises:
+        TaskNotFound: A git repository cannot be had.
+    """
+    address = parse_address(path) if path is not None else None
+    if address is not None:
+        return str(local_copy(address)[1])
+    return str(Path(path).resolve()) if path is not None else None
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from sprout_env.cli.console import AsJson, StorePath, err, out, print_json, seconds
+from sprout_env.cli.console import AsJson, StorePath, TasksPath, err, out, print_json, seconds
 from sprout_env.disks import open_store
 from sprout_env.disks.aliases import alias as set_alias
 from sprout_env.disks.aliases import aliases, resolve, unalias
@@ -80,7 +80,7 @@ def build(
     alias: Annotated[
         str | None, typer.Option(help="Let this name stand for what was built.")
     ] = None,
-    path: Annotated[Path | None, typer.Option(help="Folder of --suite.")] = None,
+    path: TasksPath = None,
     store: StorePath = None,
 ) -> None:
     """Make a base in the store; one that is there is found at once."""

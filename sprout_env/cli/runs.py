@@ -16,13 +16,16 @@ from rich.text import Text
 from sprout_env.actors.load import load_actor
 from sprout_env.cli.console import (
     AsJson,
+    Network,
     StorePath,
     SuiteName,
     TasksPath,
     err,
+    network_policy,
     out,
     print_json,
     seconds,
+    tasks_place,
 )
 from sprout_env.cli.progress import Progress
 from sprout_env.cli.tables import SIMULATED, report
@@ -30,7 +33,7 @@ from sprout_env.cli.transcripts import turns_of
 from sprout_env.cli.tree import draw, picture
 from sprout_env.disks import open_store
 from sprout_env.errors import ConfigError, SproutError
-from sprout_env.grading.gate import is_gated
+from sprout_env.grading.gate import gate_status
 from sprout_env.records.outline import labels
 from sprout_env.records.reviews import Attempts
 from sprout_env.search.budget import Budget
@@ -77,6 +80,7 @@ def run(
     keep_snapshots: Annotated[
         bool, typer.Option("--keep-snapshots", help="Leave them in the store, for shell and diff.")
     ] = False,
+    network: Network = "task",
     path: TasksPath = None,
     dataset: Annotated[str | None, typer.Option(help="The data set's own version.")] = None,
     store: StorePath = None,
@@ -100,10 +104,11 @@ def run(
             method=spec,
             tasks=tuple(task or ()),
             seed=seed,
-            tasks_path=str(path.resolve()) if path is not None else None,
+            tasks_path=tasks_place(path),
             dataset=dataset,
             store=str(store.resolve()) if store is not None else None,
             limits=AttemptLimits.make(max_turns=max_turns),
+            network=network_policy(network),
             keep_snapshots=keep_snapshots,
         )
         where = folder / name.replace("/", "-") if len(methods) > 1 else folder
@@ -130,14 +135,19 @@ def _warn_of_ungated(suite: Suite, slugs: Sequence[str], store: Path | None) -> 
         return
     opened = open_store(store)
     readable = [slug for slug in slugs if slug not in suite.broken]
-    unproven = [slug for slug in readable if not is_gated(opened, suite.task(slug))]
-    if unproven:
-        some = ", ".join(unproven[:3]) + (", ..." if len(unproven) > 3 else "")
-        err().print(
-            f"[yellow]not proven here:[/] {len(unproven)} of {len(slugs)} tasks ({some}); "
-            f"`sprout gate {suite.name}` tells whether they are solvable and not open to cheating",
-            soft_wrap=True,
-        )
+    told = {slug: gate_status(opened, suite.task(slug)) for slug in readable}
+    refused = [f"{slug}: {said}" for slug, said in told.items() if said not in (None, "passed")]
+    for word, found in (
+        ("not proven here", [slug for slug, status in told.items() if status is None]),
+        ("refused by the gate", refused),
+    ):
+        if found:
+            some = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+            err().print(
+                f"[yellow]{word}:[/] {len(found)} of {len(slugs)} tasks ({some}); `sprout gate "
+                f"{suite.name}` tells whether they are solvable and not open to cheating",
+                soft_wrap=True,
+            )
 
 
 def acting(actor: str | None, model: str | None, base_url: str | None) -> dict[str, Any]:

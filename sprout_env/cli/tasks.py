@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,20 +15,24 @@ from rich.table import Table
 
 from sprout_env.cli.console import (
     AsJson,
+    Network,
     StorePath,
     SuiteName,
     TasksPath,
     err,
+    network_policy,
     out,
     print_json,
     seconds,
 )
 from sprout_env.disks import open_store
 from sprout_env.errors import ConfigError, TaskBroken, TaskNotFound
-from sprout_env.grading.gate import GateStep
+from sprout_env.grading.gate import GateStep, TaskGate
 from sprout_env.grading.gate import gate as run_gate
 from sprout_env.grading.verdict import Verdict
 from sprout_env.tasks.lint import lint as check
+from sprout_env.tasks.lint import networks
+from sprout_env.tasks.repositories import fetch, local_copy, parse_address
 from sprout_env.tasks.suites import SEEDBED, Suite, find_suite
 from sprout_env.tasks.task import Task
 
@@ -103,7 +106,7 @@ def show(
     out().print(Markdown(found.instruction))
     limits = {k: v for k, v in found.limits.model_dump().items() if v is not None}
     out().print("limits: " + ", ".join(f"{k} {v}" for k, v in limits.items()))
-    out().print(f"network: agent {found.network.mode}")
+    out().print(f"network: {networks(found)}")
     for warning in found.warnings:
         out().print(f"[yellow]not understood:[/] {warning}")
     for feature in found.unsupported:
@@ -125,7 +128,10 @@ def lint(
             try:
                 task = suite.task(slug)
             except TaskBroken as error:
-                reports.append({"task": slug, "ok": False, "errors": [str(error)], "warnings": []})
+                reports.append(
+                    {"task": slug, "ok": False, "network": "", "errors": [str(error)]}
+                    | {"warnings": []}
+                )
                 continue
             errors = [f"not supported: {feature}" for feature in task.unsupported]
             if task.solution is None:
@@ -136,6 +142,7 @@ def lint(
                 {
                     "task": slug,
                     "ok": not errors,
+                    "network": networks(task),
                     "errors": errors,
                     "warnings": [*task.warnings, *findings.warnings],
                 }
@@ -145,7 +152,7 @@ def lint(
     else:
         for report in reports:
             sign = "[green]✓[/]" if report["ok"] else "[red]✗[/]"
-            out().print(f"{sign} {report['task']}")
+            out().print(f"{sign} {report['task']}  [dim]{report['network']}[/]")
             for line in (*report["errors"], *report["warnings"]):  # type: ignore[misc]
                 out().print(f"    {line}", markup=False)
     if not all(report["ok"] for report in reports):
@@ -154,44 +161,51 @@ def lint(
 
 @app.command()
 def pull(
-    suite: SuiteName,
+    suite: Annotated[
+        str, typer.Argument(help="A suite, or URL[@REF][#FOLDER] of any tasks in git.")
+    ],
     source: Annotated[
-        str | None, typer.Option("--from", help="A git URL, or a folder to copy.")
+        str | None, typer.Option("--from", help="Its git URL[@REF], or a folder to copy.")
     ] = None,
     to: Annotated[
         Path | None, typer.Option(help="Folder of suites. [default: the first of $SPROUT_TASKS]")
     ] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch or tag.")] = None,
 ) -> None:
-    """Get a suite by git, or from a folder, to where it is looked for."""
+    """Get a suite by git, or from a folder, to where it is looked for.
+
+    Tasks pulled by their URL are used by it as well, pinned to the commit until pulled again:
+    --path URL, or tasks_path=URL of sprout/Harbor-v0.
+    """
+    address = parse_address(suite)
+    if address is not None:
+        with err().status("fetching"):
+            folder, pinned = local_copy(address, again=True, root=to)
+        found = find_suite("harbor", folder)
+        out().print(f"{len(found)} tasks in {found.root}", soft_wrap=True)
+        out().print(f"--path '{pinned}' names this commit", soft_wrap=True)
+        return
     if suite == "seedbed":
         out().print(f"seedbed is bundled: {SEEDBED}", soft_wrap=True)
         return
     told = os.environ.get("SPROUT_TASKS", "").split(":")[0]
     if to is None and not told:
         raise ConfigError("say where suites are kept: --to FOLDER, or export SPROUT_TASKS=FOLDER")
-    target = (to or Path(told)) / suite
-    if target.exists():
-        raise ConfigError(f"{target} is already there; remove it to pull again")
     where = source or SOURCES.get(suite)
     if where is None:
         raise ConfigError(f"where {suite} is published is not known here; name it with --from")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if Path(where).is_dir():
+    root = to or Path(told)
+    target = root / suite
+    if target.exists():
+        raise ConfigError(f"{target} is already there; remove it to pull again")
+    address = parse_address(where)
+    if address is not None:
+        with err().status("fetching"):
+            fetch(address, root, suite)
+    elif Path(where).is_dir():
+        root.mkdir(parents=True, exist_ok=True)
         shutil.copytree(where, target, symlinks=True)
     else:
-        if shutil.which("git") is None:
-            raise ConfigError("git is not installed; apt-get install git")
-        branch = ["--branch", revision] if revision else []
-        done = subprocess.run(
-            ["git", "clone", "--depth", "1", *branch, "--", where, str(target)], check=False
-        )
-        if done.returncode:
-            raise TaskNotFound(
-                f"suite {suite} at {where}",
-                "git says above why; where its host cannot be reached, bring a clone and give "
-                f"`sprout tasks pull {suite} --from FOLDER`",
-            )
+        raise ConfigError(f"{where} is neither a folder nor a git URL")
     try:
         found = find_suite(suite, target)
     except TaskNotFound:
@@ -209,6 +223,7 @@ def gate(
     oracles: Annotated[int, typer.Option(min=1, help="How often the solution is run.")] = 4,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Trials at a time.")] = 2,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier results.")] = False,
+    network: Network = "task",
     path: TasksPath = None,
     dataset: Dataset = None,
     store: StorePath = None,
@@ -219,7 +234,12 @@ def gate(
     Exits with 1 if a task does not pass.
     """
     found = find_suite(suite, path, dataset)
-    tasks = [found.task(slug) for slug in task or found.slugs()]
+    tasks, unread = [], []
+    for slug in task or found.slugs():
+        try:
+            tasks.append(found.task(slug))
+        except TaskBroken as error:
+            unread.append(TaskGate(task=slug, status="invalid task", reasons=(str(error),)))
     console = err()
     with console.status("proving") as status:
         lock = threading.Lock()
@@ -235,12 +255,22 @@ def gate(
                 else:
                     console.print(said, markup=False)
 
-        report = run_gate(open_store(store), tasks, nops, oracles, jobs, progress=tell, fresh=fresh)
+        report = run_gate(
+            open_store(store),
+            tasks,
+            nops,
+            oracles,
+            jobs,
+            progress=tell,
+            fresh=fresh,
+            network=network_policy(network),
+        )
+    report = report.model_copy(update={"tasks": (*report.tasks, *unread)})
     if as_json:
         print_json(report)
     else:
         table = Table(box=None)
-        for name in ("task", "gate", "nothing", "solution", "trials took"):
+        for name in ("task", "gate", "doing nothing", "solution", "trials took"):
             table.add_column(name, no_wrap=True)
         for one in report.tasks:
             colour = "green" if one.passed else "red"
@@ -254,7 +284,9 @@ def gate(
         out().print(table)
         for one in report.tasks:
             for reason in one.reasons:
-                out().print(f"{one.task}: {reason}", markup=False)
+                out().print(f"{one.task}: {reason}", markup=False, soft_wrap=True)
+        passed = sum(one.passed for one in report.tasks)
+        out().print(f"{passed} of {len(report.tasks)} tasks may be used")
     if not report.passed:
         raise typer.Exit(1)
 

@@ -6,7 +6,7 @@ base, so that an interrupted gate goes on where it stopped and a passed one cost
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import threading
 import time
@@ -26,7 +26,7 @@ from sprout_env.grading.trials import nop, oracle, sweep_trials
 from sprout_env.grading.verdict import Verdict
 from sprout_env.sandbox.build import base_for
 from sprout_env.tasks.lint import lint
-from sprout_env.tasks.task import Task
+from sprout_env.tasks.task import NetworkPolicy, Task
 from sprout_env.transcript import Frozen
 
 Status = Literal["passed", "invalid task", "cannot run here", "flaky", "leak"]
@@ -90,11 +90,8 @@ class _Ledger:
         self._path = path
         self._lock = threading.Lock()
         self.kept = _Kept()
-        if not fresh and path.exists():
-            try:
-                kept = _Kept.model_validate_json(path.read_bytes())
-            except (OSError, ValidationError):
-                return
+        kept = None if fresh else _read(path)
+        if kept is not None:
             # What could not be decided is tried again: a network may have come back.
             self.kept = kept.model_copy(
                 update={
@@ -124,9 +121,19 @@ class _Ledger:
         temporary.replace(self._path)
 
 
-def gate_path(store: DiskStore, task: Task, base: Base) -> Path:
+def _read(path: Path) -> _Kept | None:
+    try:
+        return _Kept.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def gate_path(
+    store: DiskStore, task: Task, base: Base, network: NetworkPolicy | None = None
+) -> Path:
     """Return where a store keeps the gate's results of a task in an environment."""
-    return store.path / "gate" / f"{task.digest[:24]}-{base.digest[:24]}.json"
+    told = f"-{hashlib.sha256(str(network).encode()).hexdigest()[:8]}" if network else ""
+    return store.path / "gate" / f"{task.digest[:24]}-{base.digest[:24]}{told}.json"
 
 
 def gate(
@@ -138,6 +145,7 @@ def gate(
     *,
     progress: Callable[[GateStep], None] | None = None,
     fresh: bool = False,
+    network: NetworkPolicy | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> GateReport:
     """Try each task: doing nothing must score 0, the reference solution must pass.
@@ -150,14 +158,15 @@ def gate(
         jobs: Trials that run at the same time, of all tasks together.
         progress: Called after each trial, from its thread.
         fresh: Forget earlier results instead of going on from them.
+        network: What solutions may reach; None: what each task gives its agent.
         environ: The host's variables for ``${VAR}`` templates; None: this process's, read now.
 
     Raises:
         StoreError: The store failed; trials that ended are kept.
     """
-    tasks = tuple(tasks)
+    tasks = tuple(task.with_network(network) for task in tasks)
     with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="sprout-gate") as pool:
-        prepared = [pool.submit(_prepare, store, task, fresh) for task in tasks]
+        prepared = [pool.submit(_prepare, store, task, fresh, network) for task in tasks]
         opened = [one.result() for one in prepared]
         waiting = [
             pool.submit(_run, store, task, base, ledger, kind, number, progress, environ)
@@ -197,7 +206,7 @@ _Trouble = tuple[Status, tuple[str, ...]] | None
 
 
 def _prepare(
-    store: DiskStore, task: Task, fresh: bool
+    store: DiskStore, task: Task, fresh: bool, network: NetworkPolicy | None
 ) -> tuple[Base | None, _Ledger | None, _Trouble]:
     if task.unsupported:
         error = TaskUnsupported(task.name, ", ".join(task.unsupported))
@@ -207,7 +216,7 @@ def _prepare(
     except (ImageError, ConfigError) as error:
         return None, None, ("cannot run here", (str(error),))
     sweep_trials(store, task, base)
-    ledger = _Ledger(gate_path(store, task, base), fresh=fresh)
+    ledger = _Ledger(gate_path(store, task, base, network), fresh=fresh)
     if ledger.kept.leaks is None:
         found = (*find_leaks(task, base), *fixed_copies(task, base))
         ledger.update(leaks=(*found, *later_commits(store, task, base)))
@@ -276,21 +285,20 @@ def _judge(
     return ("flaky", reasons) if passes else ("invalid task", (*reasons, *faults))
 
 
-def is_gated(store: DiskStore, task: Task) -> bool:
-    """Whether a gate has tried the task's solution here, in whatever environment."""
-    return any((store.path / "gate").glob(f"{task.digest[:24]}-*.json"))
+def gate_status(store: DiskStore, task: Task) -> Status | None:
+    """Return the best that a gate said of a task here, in whatever environment; None: nothing."""
+    found: list[Status] = []
+    for path in (store.path / "gate").glob(f"{task.digest[:24]}-*.json"):
+        kept = _read(path)
+        if kept is not None and kept.nops and (kept.oracles or task.solution is None):
+            found.append(_judge(task, kept, len(kept.nops), len(kept.oracles), declared=True)[0])
+    return min(found, key=lambda status: status != "passed", default=None)
 
 
 def read_gate(store: DiskStore, task: Task, base: Base) -> TaskGate | None:
     """Return what an earlier gate found out about a task here, or None if it never ran."""
-    path = gate_path(store, task, base)
-    if not path.exists():
-        return None
-    try:
-        kept = _Kept.model_validate(json.loads(path.read_text()))
-    except (OSError, ValueError):
-        return None
-    if not kept.nops or (task.solution is not None and not kept.oracles):
+    kept = _read(gate_path(store, task, base))
+    if kept is None or not kept.nops or (task.solution is not None and not kept.oracles):
         return None
     status, reasons = _judge(task, kept, len(kept.nops), len(kept.oracles), needs_live(task, base))
     return TaskGate(

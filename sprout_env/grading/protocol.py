@@ -22,6 +22,7 @@ from sprout_env.disks.store import Base
 from sprout_env.errors import PauseTimeout, SandboxError, SandboxLost, VerdictInvalid
 from sprout_env.grading import reports, rewards
 from sprout_env.grading.judges import decide
+from sprout_env.grading.plain import plain
 from sprout_env.grading.settings import ROOT, Setting
 from sprout_env.grading.signatures import sign_of
 from sprout_env.grading.verdict import Verdict
@@ -205,7 +206,7 @@ def execute(sandbox: Sandbox, setting: Setting) -> Judged:
     if not log:
         log = (done.stdout + done.stderr).decode(errors="replace")
     log = setting.redact(log)
-    tail = log[-_TAIL_CHARS:]
+    tail = plain(log[-_TAIL_CHARS:])
     found = reports.collect(_report_files(sandbox), log)
     tests = tuple(
         test.model_copy(update={"message": setting.redact(test.message)}) for test in found.tests

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 from xml.parsers import expat
 
+from sprout_env.grading.plain import plain
 from sprout_env.grading.verdict import TestReport
 
 MAX_REPORT_BYTES = 64 << 20
@@ -25,8 +27,10 @@ MAX_NAME_CHARS = 1000
 Status = Literal["passed", "failed", "skipped"]
 _WORST: Mapping[Status, int] = {"passed": 0, "skipped": 1, "failed": 2}
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _TIMING = re.compile(r"\s*[\[(]\d+(?:\.\d+)?\s*(?:ms|s|sec|secs|seconds)[\])]$")
+_TAG = re.compile(r"\[\w+\]\s+")
+_WORD = re.compile(r"\w+")
+_MAX_FOLDERS = 6
 _CTRF_STATUS: Mapping[str, Status] = {
     "passed": "passed",
     "skipped": "skipped",
@@ -56,13 +60,14 @@ class Reports(NamedTuple):
 
 
 def normalise(name: str) -> str:
-    """Return a test's id without colour codes, timing suffix and white space around it."""
-    return _TIMING.sub("", _ANSI.sub("", name[:MAX_NAME_CHARS]).strip()).strip()
+    """Return a test's id as one line without colour codes, timing suffix and space around it."""
+    line = plain(name[:MAX_NAME_CHARS]).strip().replace("\n", " ")
+    return _TIMING.sub("", line).strip()
 
 
 def shorten(message: str, limit: int = MAX_MESSAGE_CHARS) -> str:
     """Return a message without colour codes, its middle cut out where it is too long."""
-    text = _ANSI.sub("", message).strip()
+    text = plain(message).strip()
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2].rstrip()}\n...\n{text[-(limit // 2) :].lstrip()}"
@@ -78,6 +83,53 @@ def merge(tests: Iterable[TestReport]) -> tuple[TestReport, ...]:
                 break
             found[test.name] = test
     return tuple(found.values())
+
+
+def _key(name: str) -> str:
+    """Return the words of an id, without what runners write differently: ``a/b.py::C``, ``a.b.C``.
+
+    A parameter list at its end is one word, exactly as it stands.
+    """
+    tag = _TAG.match(name)
+    at = tag.end() if tag is not None else 0
+    head, bracket, parameters = name[at:].partition("[")
+    if not name.endswith("]"):
+        head, bracket, parameters = name[at:], "", ""
+    words = _WORD.findall(f"{name[:at]}{head}".replace(".py::", "::"))
+    return " ".join([*words, bracket + parameters] if bracket else words)
+
+
+def _ends(key: str) -> Iterator[str]:
+    """Yield a key and what is left of it without its first words, of which few are folders."""
+    for _ in range(_MAX_FOLDERS):
+        yield key
+        _, _, key = key.partition(" ")
+        if not key:
+            return
+
+
+def _named_alike(
+    known: Mapping[str, TestReport], tests: Iterable[TestReport]
+) -> Iterator[TestReport]:
+    """Yield the tests of a report under the names by which earlier reports know them.
+
+    Two ids are the same test's if one's words are the end of the other's, and no third one's are.
+    """
+    whole: dict[str, str] = {}
+    ends: dict[str, str] = {}
+    for name in known:
+        for found, keys in ((whole, [_key(name)]), (ends, _ends(_key(name)))):
+            for key in keys:
+                found[key] = "" if key in found else name
+    pairs: list[tuple[TestReport, str]] = []
+    for test in tests:
+        key = _key(test.name)
+        others = (whole[end] for end in _ends(key) if end in whole)
+        other = test.name if test.name in known else ends.get(key) or next(others, "")
+        pairs.append((test, other))
+    times = Counter(other for _, other in pairs)
+    for test, other in pairs:
+        yield test.model_copy(update={"name": other}) if other and times[other] == 1 else test
 
 
 def read_ctrf(data: bytes) -> list[TestReport]:
@@ -180,7 +232,7 @@ def read_junit(data: bytes) -> list[TestReport]:
 def read_log(text: str) -> list[TestReport]:
     """Read the result lines of a pytest log (``-v`` or ``-rA``): feedback where no report is."""
     tests = []
-    for line in _ANSI.sub("", text).splitlines():
+    for line in plain(text).splitlines():
         if len(line) > 2 * MAX_NAME_CHARS:
             continue
         short, long = _LOG_SHORT.match(line), _LOG_LONG.match(line)
@@ -205,14 +257,19 @@ def collect(files: Mapping[str, bytes], log: str = "") -> Reports:
         files: Names, relative to the verifier's log folder, to contents.
         log: The verifier's output.
     """
-    tests: list[TestReport] = []
+    tests: tuple[TestReport, ...] = ()
     unreadable: list[str] = []
     for name, data in sorted(files.items()):
         try:
             if name.endswith(".xml"):
-                tests += read_junit(data)
+                more = read_junit(data)
             elif name.endswith(".json") and "ctrf" in name.lower():
-                tests += read_ctrf(data)
+                more = read_ctrf(data)
+            else:
+                continue
         except ValueError as error:
             unreadable.append(f"{name}: {error}")
-    return Reports(merge(tests or read_log(log)), tuple(unreadable))
+            continue
+        known = {test.name: test for test in tests}
+        tests = merge((*tests, *_named_alike(known, merge(more))))
+    return Reports(tests or merge(read_log(log)), tuple(unreadable))

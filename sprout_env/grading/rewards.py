@@ -11,6 +11,8 @@ from sprout_env.errors import VerdictInvalid
 
 MAX_BYTES = 1 << 20
 """A reward file larger than this is not read."""
+MAX_KEYS = 1000
+"""A reward file with more keys is no score: every record of an attempt holds them all."""
 CRASHED = -1.0
 """Written by the traps of public verifiers that died half-way: a sentinel, never a score."""
 
@@ -47,10 +49,13 @@ def parse_json(data: bytes) -> dict[str, float]:
         raise VerdictInvalid(f"reward.json holds {str(values)[:40]!r}, which is no map of numbers")
     if not values:
         raise VerdictInvalid("reward.json holds no reward")
+    if len(values) > MAX_KEYS:
+        raise VerdictInvalid(f"reward.json holds {len(values)} keys, more than {MAX_KEYS}")
     found: dict[str, float] = {}
     for key, value in values.items():
         if not isinstance(value, int | float):
-            raise VerdictInvalid(f"reward.json has {key} = {str(value)[:40]!r}, which is no number")
+            said = f"{_name(key)} = {str(value)[:40]!r}"
+            raise VerdictInvalid(f"reward.json has {said}, which is no number")
         try:
             number = float(value)
         except OverflowError:
@@ -73,7 +78,7 @@ def primary(values: Mapping[str, float], key: str) -> float:
     elif len(values) == 1:
         score = next(iter(values.values()))
     else:
-        known = ", ".join(sorted(values)[:10])
+        known = ", ".join(map(_name, sorted(values)[:10]))
         raise VerdictInvalid(
             f"the reward file has no key {key!r} but {known}; set reward_key in [metadata.sprout]"
         )
@@ -82,11 +87,16 @@ def primary(values: Mapping[str, float], key: str) -> float:
     return score
 
 
+def _name(key: str) -> str:
+    """Return a key as one short line; it may be anything."""
+    return key if key.isidentifier() and len(key) <= 40 else repr(key[:40])
+
+
 def _no_constant(name: str) -> NoReturn:
     raise VerdictInvalid(f"reward.json holds {name}, which is no score")
 
 
 def _finite(file: str, key: str, value: float) -> float:
     if not math.isfinite(value):
-        raise VerdictInvalid(f"{file} has {key} = {value}, which is no score")
+        raise VerdictInvalid(f"{file} has {_name(key)} = {value}, which is no score")
     return value

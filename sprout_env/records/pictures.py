@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sprout_env.grading.plain import plain
 from sprout_env.records.attempt import Attempt
 from sprout_env.records.lanes import Lane, Look, lanes
 from sprout_env.records.outline import headline, labels, ordered
-from sprout_env.records.plain import plain
 from sprout_env.transcript import Turn
 
 if TYPE_CHECKING:

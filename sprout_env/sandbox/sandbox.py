@@ -90,7 +90,16 @@ class ProcessInfo:
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """Runs commands on one disk. One command at a time; methods may be called from any thread."""
+    """Runs commands on one disk. One command at a time; methods may be called from any thread.
+
+    A task of several services is a sandbox of several members, one cut in time: ``processes``,
+    ``pause``, ``resume``, ``kill_all`` and ``close`` are about all of them, everything else about
+    ``main``. Both kinds that there are have ``main`` only.
+    """
+
+    @property
+    def members(self) -> Mapping[str, Sandbox]:
+        """The sandbox of each service by name; ``main`` is this one."""
 
     def run(
         self,

@@ -115,9 +115,7 @@ def compare(
         TaskNotFound: The suite or a task is not on this machine.
         StoreUnavailable: There is no store here.
     """
-    suite = find_suite(
-        config.suite, Path(config.tasks_path) if config.tasks_path else None, config.dataset
-    )
+    suite = find_suite(config.suite, config.tasks_path, config.dataset)
     for slug in set(config.tasks) - set(suite.slugs()):
         suite.task(slug)
     acting = load_actor(config.actor)

@@ -163,9 +163,7 @@ def run(
         ActorUnavailable: The model's server does not answer; nothing was begun.
         ActorError: The actor cannot act on these tasks at all.
     """
-    suite = find_suite(
-        config.suite, Path(config.tasks_path) if config.tasks_path else None, config.dataset
-    )
+    suite = find_suite(config.suite, config.tasks_path, config.dataset)
     slugs = config.tasks or suite.slugs()
     known = set(suite.slugs())
     for slug in slugs:

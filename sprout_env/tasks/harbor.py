@@ -46,10 +46,9 @@ def load_task(folder: Path | str, suite: str = "") -> Task:
 
     The slug is the folder's name; ``[task].name`` is kept in ``metadata["harbor"]["name"]``.
 
-    Network: where ``task.toml`` says nothing, the agent gets none (Harbor's default is "public";
-    a warning says so). An explicit ``network_mode = "public"`` or ``allow_internet = true`` is
-    kept as what it is, ``NetworkPolicy(mode="host")``, so that published tasks behave as their
-    authors meant; whoever runs them can still override it.
+    Network: as in Harbor it is public where ``task.toml`` says nothing, for agent and verifier
+    alike; a phase's own word wins over the environment's. Whoever runs a task can override what
+    its agent may reach.
 
     Our own settings, for which Harbor has no field, stand in ``[metadata.sprout]``: ``max_turns``,
     ``command_timeout_s``, ``pids``, ``live``, ``reward_key``, ``pass_threshold``.
@@ -68,11 +67,8 @@ def load_task(folder: Path | str, suite: str = "") -> Task:
     unsupported = _unsupported(folder, config)
     steps = _steps(folder, config, sprout)
     verifier = steps[0].verifier if steps else _verifier(folder, config, sprout)
-    agent_network = _phase_network(config.agent, environment)
     warnings = [f"task.toml: unknown key {key}" for key in unknown_keys(config)]
     warnings += [f"task.toml: unknown key metadata.sprout.{key}" for key in unknown_keys(sprout)]
-    if _says_nothing(environment) and _says_nothing(config.agent):
-        warnings.append("network_mode is not set: the agent gets none (Harbor's default: public)")
     if (folder / "tests/rewards.json").exists():
         warnings.append("tests/rewards.json: the verifier's file is called reward.json")
     return Task(
@@ -92,7 +88,7 @@ def load_task(folder: Path | str, suite: str = "") -> Task:
             command_timeout_s=sprout.command_timeout_s,
             max_turns=sprout.max_turns,
         ),
-        network=agent_network,
+        network=_network(config.agent, environment),
         healthcheck=_healthcheck(environment.healthcheck),
         verifier=verifier,
         solution=steps[0].solution if steps else _solution(folder / "solution", config),
@@ -162,23 +158,13 @@ def _image(folder: Path, environment: EnvironmentSection) -> ImageSource:
     )
 
 
-def _says_nothing(section: NetworkSection) -> bool:
-    legacy = section.allow_internet if isinstance(section, EnvironmentSection) else None
-    return section.network_mode is None and legacy is None
-
-
-def _network(section: NetworkSection) -> NetworkPolicy:
-    """Return a table's own policy; the older ``allow_internet`` counts only without the newer."""
-    mode = section.network_mode
-    if mode is None and isinstance(section, EnvironmentSection) and section.allow_internet:
-        mode = "public"
-    if mode == "allowlist":
-        return NetworkPolicy(mode="allowlist", allowed_hosts=section.allowed_hosts or ())
-    return NetworkPolicy(mode="host" if mode == "public" else "none")
-
-
-def _phase_network(phase: NetworkSection, baseline: EnvironmentSection) -> NetworkPolicy:
-    return _network(baseline if _says_nothing(phase) else phase)
+def _network(phase: NetworkSection, environment: EnvironmentSection) -> NetworkPolicy:
+    """Return a phase's policy: its own word, else that of the environment it runs in."""
+    said = phase if phase.network_mode else environment
+    mode = said.network_mode or environment.baseline
+    return NetworkPolicy(
+        mode="none" if mode == "no-network" else mode, allowed_hosts=said.allowed_hosts or ()
+    )
 
 
 def _verifier(
@@ -202,7 +188,7 @@ def _verifier(
         if config.environment.os != "windows":
             raise TaskBroken(scripts[0], "missing")
     folders = [] if image is not None else [p for p in (tests, over) if p and p.is_dir()]
-    network = own if step is None or not _says_nothing(own) else config.verifier
+    said = own if own.network_mode else config.verifier
     sections = (config,) if step is None else (config, step)
     return VerifierSpec(
         mode=mode,
@@ -212,7 +198,7 @@ def _verifier(
         timeout_s=own.timeout_sec,
         user=own.user or config.verifier.user,
         env={**config.verifier.env, **own.env},
-        network=_phase_network(network, environment),
+        network=_network(said, environment),
         limits=Limits(
             cpus=environment.cpus,
             memory_mb=environment.memory_mb,
@@ -295,10 +281,11 @@ def _unsupported(folder: Path, config: TaskToml) -> list[str]:
     if config.verifier.mode == "separate" and _has_compose(folder / "tests"):
         found.append("Docker Compose services for the verifier")
     users = {step.agent.user or config.agent.user for step in config.steps}
-    networks = [step.agent for step in config.steps if not _says_nothing(step.agent)]
+    network = _network(config.agent, environment)
+    others = [step.agent for step in config.steps if step.agent.network_mode]
     if len(users) > 1:
         found.append("a user of its own for each step")
-    if any(_network(section) != _phase_network(config.agent, environment) for section in networks):
+    if any(_network(section, environment) != network for section in others):
         found.append("a network of its own for each step")
     found += [
         f"a trajectory that step {step.name} starts from"

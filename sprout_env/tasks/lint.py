@@ -30,6 +30,17 @@ class Findings(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
+def networks(task: Task) -> str:
+    """Say what each phase may reach: the agent's, the verifier's, those of steps that differ."""
+    verifiers = {"verifier": task.verifier} | {
+        f"verifier of {step.name}": step.verifier for step in task.steps[1:]
+    }
+    found = {name: str(one.network or task.network) for name, one in verifiers.items()}
+    told = [f"{name} {policy}" for name, policy in found.items()
+            if name == "verifier" or policy != found["verifier"]]  # fmt: skip
+    return ", ".join([f"agent {task.network}", *told])
+
+
 def lint(task: Task) -> Findings:
     """Check the verifier's script and the files beside it."""
     verifier = task.verifier

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sprout_env.errors import TaskBroken, TaskNotFound
 from sprout_env.tasks.harbor import load_task
+from sprout_env.tasks.repositories import local_copy, parse_address, source_of
 from sprout_env.tasks.rows import Rows, find_rows
 from sprout_env.tasks.swebench import task_from_row
 from sprout_env.tasks.task import Task
@@ -37,6 +38,8 @@ class Suite:
     def __init__(self, name: str, root: Path, dataset: str | None = None) -> None:
         self.name = name
         self.root = root
+        self.source = source_of(root.absolute())
+        """Where its files were fetched from; None: nobody said."""
         self._folders = _task_folders(root)
         rows = Rows({}, {}) if self._folders else find_rows(root, dataset)
         self._rows = rows.found
@@ -85,7 +88,10 @@ class Suite:
             return self._tasks[folder.name]
 
     def _checked(self, task: Task) -> Task:
-        """Warn of a task that is not the one that the data set's manifest lists; no more."""
+        """Note a task's origin; warn of one that is not the one that the manifest lists."""
+        if self.source is not None:
+            told = {"source": self.source.model_dump()}
+            task = task.model_copy(update={"metadata": {**task.metadata, **told}})
         if self._digests is None:
             self._digests = _manifest(self.root)
         names = (str(task.metadata["harbor"].get("name", task.name)), task.name)
@@ -168,7 +174,8 @@ def find_suite(name: str, path: Path | str | None = None, dataset: str | None = 
     Args:
         name: ``seedbed``, ``harbor``, ``deepswe``, ``terminal-bench``, ``swebench``, or the name
             of a folder in ``SPROUT_TASKS``.
-        path: The suite's folder; nothing is searched then.
+        path: The suite's folder, or the address of a git repository (``URL[@REF][#FOLDER]``), which
+            is fetched if it is not here; nothing is searched then.
         dataset: The data set's own version, such as "2.1": folders named ``NAME-VERSION`` or
             ``NAME@VERSION`` are taken, and no others. Of files of rows it chooses as
             ``rows.find_rows`` says: "verified", "lite/test", "SWE-Gym".
@@ -177,10 +184,16 @@ def find_suite(name: str, path: Path | str | None = None, dataset: str | None = 
         TaskNotFound: It is not on this machine; the message says how to get it.
     """
     if path is not None:
-        suite = Suite(name, Path(path), dataset)
+        address = parse_address(str(path))
+        place = Path(path) if address is None else local_copy(address)[0]
+        suite = Suite(name, place, dataset)
         if not len(suite):
-            why = "; ".join(map(str, suite.broken.values())) or "it holds no task.toml and no rows"
-            raise TaskNotFound(f"suite {name} in {path}", why)
+            said = list(map(str, suite.broken.values())) or ["it holds no task.toml and no rows"]
+            deep = [*place.glob("*/*/task.toml"), *place.glob("*/*/*/task.toml")]
+            inner = {str(path.parent.parent.relative_to(place)) for path in deep}
+            if inner:
+                said.append(f"its folders {', '.join(sorted(inner)[:5])} do")
+            raise TaskNotFound(f"suite {name} in {path}", "; ".join(said))
         return suite
     if name == "seedbed":
         return Suite(name, SEEDBED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sprout_env.transcript import Frozen
 
@@ -60,11 +60,26 @@ ImageSource = Annotated[
 
 
 class NetworkPolicy(Frozen):
-    """What a phase may reach. Loopback inside the sandbox always works."""
+    """What a phase may reach. Loopback inside the sandbox always works.
 
-    mode: Literal["none", "allowlist", "host"] = "none"
+    A mode alone may stand for it: ``"none"``, ``"public"``, ``"host"``.
+    """
+
+    mode: Literal["none", "allowlist", "public", "host"] = "none"
+    """``public``: whatever this machine reaches, but not the machine itself, from a network of its
+    own by an HTTP proxy. ``host``: the machine's own network, its local services included, shared
+    with everything else on it."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names, ``*.suffix``, addresses or CIDR ranges; only with ``allowlist``."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: Any) -> Any:
+        return {"mode": data} if isinstance(data, str) else data
+
+    def __str__(self) -> str:
+        """Short form for people."""
+        return ": ".join(filter(None, (self.mode, ", ".join(self.allowed_hosts))))
 
 
 class Limits(Frozen):
@@ -246,6 +261,25 @@ class Task(Frozen):
                 "limits": limits,
                 "steps": (),
             }
+        )
+
+    def with_network(self, policy: NetworkPolicy | None) -> Task:
+        """Return the task with another network for its agent; verifiers keep what they had.
+
+        Args:
+            policy: What the agent may reach; None: the task's own word.
+        """
+        if policy is None:
+            return self
+
+        def kept(verifier: VerifierSpec) -> VerifierSpec:
+            return verifier.model_copy(update={"network": verifier.network or self.network})
+
+        steps = tuple(
+            step.model_copy(update={"verifier": kept(step.verifier)}) for step in self.steps
+        )
+        return self.model_copy(
+            update={"network": policy, "verifier": kept(self.verifier), "steps": steps}
         )
 
     @property

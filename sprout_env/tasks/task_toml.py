@@ -149,6 +149,12 @@ class EnvironmentSection(NetworkSection):
     healthcheck: HealthcheckSection | None = None
     workdir: str | None = None
     allow_internet: bool | None = None
+    """The older spelling of ``network_mode``; it counts only without the newer."""
+
+    @property
+    def baseline(self) -> NetworkMode:
+        """The network where a phase says nothing of its own; Harbor's default is public."""
+        return self.network_mode or ("no-network" if self.allow_internet is False else "public")
 
     @model_validator(mode="before")
     @classmethod

@@ -11,7 +11,7 @@ from sprout_env.disks import open_store
 from sprout_env.disks.contents import read_regular, text_diff
 from sprout_env.disks.store import FrozenDisk, FrozenDiskId, PathChange
 from sprout_env.errors import SproutError, StoreError
-from sprout_env.records.plain import plain, shorten
+from sprout_env.grading.plain import plain, shorten
 from sprout_env.records.tree import TreeNode, tree_of
 from sprout_env.search.runs import RunResult
 from sprout_env.snapshots import SnapshotTree

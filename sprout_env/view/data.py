@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sprout_env.actors.load import load_actor
+from sprout_env.grading.plain import plain, shorten
 from sprout_env.records.attempt import Attempt, Usage
 from sprout_env.records.lanes import Lane, lanes
 from sprout_env.records.outline import headline, labels
-from sprout_env.records.plain import plain, shorten
 from sprout_env.records.reviews import Attempts, ReviewRecord
 from sprout_env.records.summary import PARTS
 from sprout_env.records.tree import TreeNode, tree_of

@@ -14,6 +14,7 @@ import pytest
 from sprout_env.cli import failures
 from sprout_env.disks import open_store
 from sprout_env.disks.aliases import SEEDBED_BASE, alias
+from sprout_env.errors import ConfigError
 from sprout_env.tasks.task import FolderImage
 
 TASK = "shop-schema-migration"
@@ -86,6 +87,16 @@ def test_a_finished_run_costs_nothing_the_second_time(
         "--store", store, "--out", recorded,
     )  # fmt: skip
     assert (recorded / "attempts.jsonl").read_bytes() == before
+
+
+def test_the_network_is_none_public_host_or_the_tasks_word(
+    recorded: Path, store: Path, sprout: Sprout
+) -> None:
+    run = ["run", "seedbed", "--actor", "simulated:skill=1", "--store", str(store)]
+    with pytest.raises(ConfigError, match="--network takes none, public, host or task"):
+        sprout(*run, "--network", "nothing")
+    with pytest.raises(ConfigError, match="holds another run"):
+        sprout(*run, "--task", TASK, "--network", "none", "--out", recorded)
 
 
 def test_show_as_json_holds_what_was_recorded(recorded: Path, sprout: Sprout) -> None:

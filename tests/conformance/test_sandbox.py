@@ -65,6 +65,10 @@ def test_output_error_and_exit_code_are_apart(sandbox: Sandbox) -> None:
     assert result.duration_s < 20
 
 
+def test_its_only_member_is_itself(sandbox: Sandbox) -> None:
+    assert dict(sandbox.members) == {"main": sandbox}
+
+
 def test_merged_output_keeps_the_order_of_writing(sandbox: Sandbox) -> None:
     script = "echo one; ls /missing; echo three; no-such-command; echo five"
     done = sandbox.run(script, timeout_s=10, merge_stderr=True)

@@ -11,11 +11,20 @@ from typing import Any
 import pytest
 
 from sprout_env.disks.store import Base
-from sprout_env.grading.gate import GateReport, GateStep, _judge, _Kept, gate, read_gate
+from sprout_env.grading.gate import (
+    GateReport,
+    GateStep,
+    _judge,
+    _Kept,
+    gate,
+    gate_status,
+    read_gate,
+)
 from sprout_env.grading.leaks import find_leaks
 from sprout_env.grading.trials import nop, oracle
 from sprout_env.grading.verdict import TestReport, Verdict
 from sprout_env.tasks import load_task
+from sprout_env.tasks.task import NetworkPolicy
 
 Bench = Any  # the class of the fixture in conftest.py
 
@@ -93,6 +102,21 @@ def test_leaks(folder: Path, tmp_path: Path) -> None:
         "/tests/test.sh is in the image",
     ]
     assert _judge(task, _Kept(nops=(FAIL,), leaks=("x",)), 1, 0)[0] == "leak"
+    # What the environment shows on purpose may be tests, but never the script that judges.
+    judge = (folder / "tests/test.sh").read_bytes()
+    (folder / "environment/check.sh").write_bytes(judge)
+    (image / "opt/check.sh").write_bytes(judge)
+    assert "/opt/check.sh in the image is the task's tests/test.sh" in find_leaks(task, base)
+    # A task that lies in no folder; setup takes away what is held back.
+    verifier = task.verifier.model_copy(update={"files": {"a.patch": "+x\n" * 40}, "tests": None})
+    row = task.model_copy(update={"folder": None, "verifier": verifier})
+    (image / "opt/kept.patch").write_text("+x\n" * 40)
+    assert find_leaks(row, base) == [
+        "/opt/kept.patch in the image is the task's tests/a.patch",
+        "/tests/test.sh is in the image",
+    ]
+    held = verifier.model_copy(update={"held_back": ("/opt", "/tests/test.sh")})
+    assert find_leaks(row.model_copy(update={"verifier": held}), base) == []
 
 
 @pytest.mark.root
@@ -157,6 +181,24 @@ def test_gate_names_what_cannot_run_here(bench: Bench) -> None:
     assert "SPROUT_NOT_SET" in report.tasks[1].reasons[0]
 
 
+@pytest.mark.root
+def test_a_gate_with_another_network_is_another_gate(bench: Bench) -> None:
+    online = '#!/bin/bash\n[ -n "$http_proxy" ] && touch /done\n'
+    task = bench.task(
+        '[ -z "$http_proxy" ] || exit 1\n' + PASS_IF_DONE, **{"solution/solve.sh": online}
+    )
+    public = NetworkPolicy(mode="public")
+
+    def status(network: NetworkPolicy | None) -> str:
+        return gate(bench.store, (task,), 1, 1, network=network).tasks[0].status
+
+    for _ in range(2):
+        assert (status(None), status(public)) == ("invalid task", "passed")
+    kept = read_gate(bench.store, task, bench.base)
+    assert kept is not None
+    assert not kept.passed
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -164,6 +206,7 @@ from sprout_env.disks import open_store
 from sprout_env.grading import trials
 from sprout_env.sandbox.build import base_for
 from sprout_env.tasks import load_task
+from sprout_env.tasks.task import NetworkPolicy
 
 store, task = open_store(Path(sys.argv[1])), load_task(sys.argv[2])
 trials.grade_end = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
@@ -181,7 +224,9 @@ def test_a_killed_gate_is_swept_and_goes_on(bench: Bench) -> None:
         check=False,
     )
     assert ran.returncode == -signal.SIGKILL
+    assert gate_status(bench.store, task) is None
     family = bench.store.family(task.family_digest, bench.base).id
     assert len(list(bench.store.list_frozen(family))) == 1
     assert gate(bench.store, (task,), nops=1, oracles=1).passed
+    assert gate_status(bench.store, task) == "passed"
     assert list(bench.store.list_frozen(family)) == []

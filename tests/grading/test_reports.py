@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -104,6 +105,62 @@ def test_damaged_reports_are_named_and_the_others_count() -> None:
     assert len(reports.tests) == 4
     assert len(reports.unreadable) == 1
     assert reports.unreadable[0].startswith("ctrf.json")
+
+
+def junit(*names: tuple[str, str]) -> bytes:
+    cases = "".join(f'<testcase classname="{c}" name="{n}"/>' for c, n in names)
+    return f"<testsuite>{cases}</testsuite>".encode()
+
+
+def ctrf(*names: str, status: str = "failed") -> bytes:
+    tests = [{"name": name, "status": status, "message": "why"} for name in names]
+    return json.dumps({"results": {"tests": tests}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("test_outputs.py::test_a", ("test_outputs", "test_a")),
+        ("../tests/test_outputs.py::TestX::test_a", ("tests.test_outputs.TestX", "test_a")),
+        ("test_outputs.py::test_a[x-1.5]", ("tests.test_outputs", "test_a[x-1.5]")),
+        ("[f2p] tests.unit.test_x::test_a[a/b]", ("tests.unit.test_x", "test_a[a/b]")),
+        ("test_a", ("tests.test_outputs", "test_a")),
+        ("suite > sub > title", ("src/file.test.ts", "suite > sub > title")),
+        ("file.test.ts: suite > title", ("file.test.ts", "suite &gt; title")),
+    ],
+)
+def test_one_test_is_one_line_however_it_is_named(one: str, other: tuple[str, str]) -> None:
+    (told,) = collect({"ctrf.json": ctrf(one), "junit.xml": junit(other)}).tests
+    assert told == TestReport(name=one, status="failed", message="why")
+    (told,) = collect({"a.xml": junit(other), "ctrf.json": ctrf(one, one)}).tests
+    assert (told.status, told.message) == ("failed", "why")
+
+
+@pytest.mark.parametrize(
+    ("ones", "others"),
+    [
+        (["test_a[a-b]"], [("t", "test_a[a.b]")]),
+        (["test_a"], [("x", "test_a"), ("y", "test_a")]),
+        (["x::test_a", "y::test_a"], [("", "test_a")]),
+        (["x::test_a"], [("y", "test_a")]),
+        (["a.b", "a b"], [("t", "a.b")]),
+        (["x::test_a[1]"], [("x", "test_a")]),
+    ],
+)
+def test_different_tests_stay_different(ones: list[str], others: list[tuple[str, str]]) -> None:
+    files = {"ctrf.json": ctrf(*ones), "junit.xml": junit(*others)}
+    assert len(collect(files).tests) == len(ones) + len(others)
+
+
+def test_many_tests_of_two_reports_are_few_seconds() -> None:
+    names = [(f"tests.unit.test_{n % 97}", f"test_it[{n}]") for n in range(30_000)]
+    files = {
+        "ctrf.json": ctrf(*(f"{c.replace('.', '/')}.py::{n}" for c, n in names), status="passed"),
+        "junit.xml": junit(*names),
+    }
+    began = time.process_time()
+    assert len(collect(files).tests) == 30_000
+    assert time.process_time() - began < 10
 
 
 def test_log_only_where_there_is_no_report() -> None:

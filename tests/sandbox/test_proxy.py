@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from sprout_env.errors import ConfigError
-from sprout_env.sandbox.native.proxy import AllowList, Proxy, Refused, proxy_variables
+from sprout_env.sandbox import ShellState
+from sprout_env.sandbox.native.driver import PATH
+from sprout_env.sandbox.native.proxy import AllowList, Outside, Proxy, Refused, proxy_variables
 from tests.sandbox.conftest import StartSandbox, run
 
 
@@ -58,8 +64,23 @@ def test_private_addresses_need_to_be_listed_as_such() -> None:
 
 
 def test_both_cases_of_the_variables() -> None:
-    names = proxy_variables(3128)
+    names = proxy_variables(3128, "box")
     assert names["http_proxy"] == names["HTTPS_PROXY"] == "http://127.0.0.1:3128"
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::", "0x7f.1",
+     "169.254.169.254", "fe80::1", "224.0.0.1", socket.gethostname()],
+)  # fmt: skip
+def test_public_is_not_the_machine_around(host: str) -> None:
+    with pytest.raises(Refused, match=r"around this sandbox|resolved"):
+        Outside().resolve(host, 80)
+
+
+def test_public_is_everything_else() -> None:
+    for place in ("203.0.113.9", "10.1.2.3", "2001:db8::7"):
+        assert Outside().resolve(place, 8443) == (place, 8443)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -150,6 +171,49 @@ def test_out_of_a_sandbox(
     sandbox.pause()
     sandbox.resume()
     assert "/deep" in run(sandbox, through)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    """A web server on another machine: a network namespace with an address of its own."""
+    page = f"cd /tmp; exec {sys.executable} -m http.server 8080 --bind 198.18.7.2"
+    ready = "ip link set lo up; until ip addr add 198.18.7.2/30 dev there 2>/dev/null; do "
+    ready += "sleep 0.1; done; ip link set there up; "
+    with subprocess.Popen(["unshare", "-n", "sh", "-c", ready + page]) as machine:
+        try:
+            time.sleep(0.3)
+            link = f"link add here0718 type veth peer name there netns {machine.pid}"
+            for told in (link, "addr add 198.18.7.1/30 dev here0718", "link set here0718 up"):
+                subprocess.run(["ip", *told.split()], check=True)
+            for _ in range(100):
+                with contextlib.suppress(OSError), socket.create_connection(("198.18.7.2", 8080)):
+                    break
+                time.sleep(0.1)
+            yield "198.18.7.2:8080"
+        finally:
+            machine.kill()
+
+
+@pytest.mark.root
+def test_public_is_the_outside_and_not_the_machine(
+    start_sandbox: StartSandbox, server: int, elsewhere: str
+) -> None:
+    fetch = "python3 -c 'import urllib.request as u, sys; print(u.urlopen(sys.argv[1]).status)' "
+    first, second = start_sandbox(network="public"), start_sandbox(network="public")
+    # Such a state is what an episode's and a verifier's commands begin with.
+    state = ShellState("/", {"PATH": PATH}, is_first=True)
+    done = first.run(f"{fetch} http://{elsewhere}/", timeout_s=30, state=state)
+    assert done.stdout == b"200\n", done
+    for place in (f"127.0.0.1:{server}", f"198.18.7.1:{server}", "169.254.169.254"):
+        said = first.run(f"no_proxy= NO_PROXY= {fetch} http://{place}/", timeout_s=30)
+        assert b"403" in said.stderr, said
+    direct = f"env -u http_proxy -u HTTP_PROXY {fetch} http://{elsewhere}/"
+    assert b"unreachable" in first.run(direct, timeout_s=30).stderr
+    # The same port in both: neither is in the other's way, and their own need no proxy.
+    serve = "mkdir -p /srv && cd /srv && (python3 -m http.server 8000 >/dev/null 2>&1 &) && sleep 1"
+    for sandbox in (first, second):
+        own = f"{serve} && {fetch} http://localhost:8000/ && {fetch} http://sandbox:8000/"
+        assert run(sandbox, own) == "200\n200\n"
 
 
 @pytest.mark.root

@@ -13,7 +13,8 @@ import pytest
 from sprout_env.errors import ConfigError, TaskBroken
 from sprout_env.tasks import load_task
 from sprout_env.tasks.folder import included_files
-from sprout_env.tasks.task import DockerfileImage, NamedImage, NetworkPolicy
+from sprout_env.tasks.lint import networks
+from sprout_env.tasks.task import DockerfileImage, NamedImage, NetworkPolicy, Task, VerifierSpec
 from sprout_env.tasks.templates import resolve_env, secrets_of
 
 Writer = Callable[..., Path]
@@ -28,9 +29,8 @@ def test_minimal_folder_gets_harbors_defaults(write_task: Writer) -> None:
     assert task.verifier.tests == folder / "tests"
     assert task.verifier.timeout_s == 600
     assert task.limits.agent_timeout_s is None
-    assert task.network == NetworkPolicy(mode="none")
-    assert task.verifier.network == NetworkPolicy(mode="none")
-    assert any("network_mode is not set" in line for line in task.warnings)
+    assert task.network == task.verifier.network == NetworkPolicy(mode="public")
+    assert task.warnings == ()
     assert task.solution is None
     assert task.unsupported == ()
 
@@ -97,7 +97,7 @@ S = "t"
     assert verifier.mode == "separate"
     assert verifier.tests is None  # the image owns them
     assert verifier.image == DockerfileImage(context=task.folder / "tests", known=(agents,))
-    assert verifier.network == NetworkPolicy(mode="host")
+    assert verifier.network == NetworkPolicy(mode="public")
     assert verifier.limits.memory_mb == 100
     assert verifier.env == {"KEY": "${KEY:-none}"}
     assert verifier.collect[0].timeout_s == 300
@@ -140,21 +140,50 @@ allow_internet = true
     )
     assert task.metadata["harbor"]["schema_version"] == "1.0"
     assert (task.limits.memory_mb, task.limits.storage_mb) == (4096, 512)
-    assert task.network == NetworkPolicy(mode="host")
+    assert task.network == NetworkPolicy(mode="public")
 
 
 @pytest.mark.parametrize(
-    ("toml", "mode"),
+    ("toml", "agent", "verifier"),
     [
-        ('[environment]\nallow_internet = true\nnetwork_mode = "no-network"', "none"),
-        ("[environment]\nallow_internet = false", "none"),
-        ('[environment]\nnetwork_mode = "public"', "host"),
-        ('[environment]\nnetwork_mode = "public"\n[agent]\nnetwork_mode = "no-network"', "none"),
-        ('[agent]\nnetwork_mode = "public"', "host"),
+        ("", "public", "public"),
+        ("[environment]\nallow_internet = true\nnetwork_mode = 'no-network'", "none", "none"),
+        ("[environment]\nallow_internet = false", "none", "none"),
+        ("[environment]\nnetwork_mode = 'no-network'", "none", "none"),
+        ("[agent]\nnetwork_mode = 'no-network'", "none", "public"),
+        ("[verifier]\nnetwork_mode = 'no-network'", "public", "none"),
+        ("[environment]\nnetwork_mode = 'no-network'\n[agent]\nnetwork_mode = 'public'",
+         "public", "none"),
+        ("[environment]\nnetwork_mode = 'no-network'\n[verifier.environment]\ncpus = 1",
+         "none", "public"),
+        ("[verifier.environment]\nallow_internet = false", "public", "none"),
+        ("[verifier.environment]\nallow_internet = false\n[verifier]\nnetwork_mode = 'public'",
+         "public", "public"),
     ],
-)
-def test_network_precedence(write_task: Writer, toml: str, mode: str) -> None:
-    assert load_task(write_task(toml)).network.mode == mode
+)  # fmt: skip
+def test_network_precedence(write_task: Writer, toml: str, agent: str, verifier: str) -> None:
+    task = load_task(write_task(toml))
+    assert networks(task) == f"agent {agent}, verifier {verifier}"
+
+
+def test_a_network_of_ones_own_is_the_agents(write_task: Writer) -> None:
+    steps = {f"steps/{name}/instruction.md": "x\n" for name in "ab"}
+    toml = """[[steps]]
+name = "a"
+[[steps]]
+name = "b"
+[steps.verifier]
+network_mode = "allowlist"
+allowed_hosts = ["a.io", "b.io"]
+"""
+    task = load_task(write_task(toml, **steps))
+    assert task.with_network(None) is task
+    closed = task.with_network(NetworkPolicy(mode="none"))
+    assert networks(closed) == ("agent none, verifier public, verifier of b allowlist: a.io, b.io")
+    rows = Task(name="r", instruction="x", image=NamedImage(name="i"), digest="d",
+                verifier=VerifierSpec())  # fmt: skip
+    opened = rows.with_network(NetworkPolicy.model_validate("public"))
+    assert networks(opened) == "agent public, verifier none"
 
 
 def test_verifier_phase_overrides_the_environment(write_task: Writer) -> None:
@@ -162,7 +191,7 @@ def test_verifier_phase_overrides_the_environment(write_task: Writer) -> None:
         write_task('[environment]\nnetwork_mode="no-network"\n[verifier]\nnetwork_mode="public"')
     )
     assert task.network.mode == "none"
-    assert task.verifier.network == NetworkPolicy(mode="host")
+    assert task.verifier.network == NetworkPolicy(mode="public")
 
 
 def test_separate_without_image_uploads_the_tests(write_task: Writer) -> None:

@@ -97,10 +97,6 @@ def harbor() -> Callable[[list[Path]], list[Dump]]:
     return ask
 
 
-def says_nothing(section: Dump) -> bool:
-    return section.get("network_mode") is None
-
-
 def limits(environment: Dump, **more: Any) -> Dump:
     return {
         "cpus": environment["cpus"],
@@ -114,27 +110,10 @@ def of(found: Limits, *names: str) -> Dump:
     return {name: getattr(found, name) for name in ("cpus", "memory_mb", "storage_mb", *names)}
 
 
-def network(section: Dump, baseline: Dump, *, is_said: bool) -> NetworkPolicy:
-    """Our policy for Harbor's: the same, but nothing where Harbor's default is everything."""
-    chosen = baseline if says_nothing(section) else section
-    if chosen is baseline and not is_said:
-        return NetworkPolicy()
-    mode = {"no-network": "none", "public": "host", "allowlist": "allowlist"}
-    return NetworkPolicy.model_validate(
-        {
-            "mode": mode[chosen["network_mode"]],
-            "allowed_hosts": tuple(chosen["allowed_hosts"] or ()),
-        }
-    )
-
-
-def is_said(folder: Path, table: str) -> bool:
-    import tomllib
-
-    at: Any = tomllib.loads((folder / "task.toml").read_text())
-    for part in table.split("."):
-        at = at.get(part, {}) if isinstance(at, dict) else {}
-    return "network_mode" in at or "allow_internet" in at
+def network(theirs: Dump) -> NetworkPolicy:
+    """Our policy for Harbor's."""
+    mode = theirs["network_mode"].replace("no-network", "none")
+    return NetworkPolicy(mode=mode, allowed_hosts=tuple(theirs["allowed_hosts"]))
 
 
 def text(value: object) -> str | None:
@@ -193,8 +172,8 @@ def compare(task: Task, dump: Dump) -> None:
     assert of(task.limits, "agent_timeout_s") == limits(
         environment, agent_timeout_s=agent["timeout_sec"]
     )
-    told = is_said(folder, "environment")
-    assert task.network == network(agent, environment, is_said=told)
+    assert task.network == network(dump["networks"]["agent"])
+    assert task.verifier.network == network(dump["networks"]["verifier"])
     check = environment["healthcheck"]
     assert (task.healthcheck and task.healthcheck.model_dump()) == (
         check and {key.replace("_sec", "_s"): value for key, value in check.items()}
@@ -215,16 +194,13 @@ def compare(task: Task, dump: Dump) -> None:
         check_verifier(task.verifier, task, theirs, theirs["verifier"], None, dump["mode"])
         own = dump["environment"] or environment
         assert of(task.verifier.limits) == limits(own)
-        said = is_said(folder, "verifier.environment") if dump["environment"] else told
-        if not (dump["environment"] and theirs["verifier"]["environment"]):
-            said = told
-        assert task.verifier.network == network(theirs["verifier"], own, is_said=said)
         return
     assert task.step_rewards == (theirs["multi_step_reward_strategy"] or "mean")
     assert [step.name for step in task.steps] == [step["name"] for step in theirs["steps"]]
     for ours, step, more in zip(task.steps, theirs["steps"], dump["steps"], strict=True):
         assert ours.instruction == more["instruction"]
         check_verifier(ours.verifier, task, theirs, step["verifier"], step, more["mode"])
+        assert ours.verifier.network == network(more["networks"]["verifier"])
         assert of(ours.verifier.limits) == limits(more["environment"] or environment)
         least = step["min_reward"]
         given = least if isinstance(least, dict) else {} if least is None else {"reward": least}
@@ -247,6 +223,8 @@ VARIANTS = {
     'environment_mode = "separate"\n[verifier.environment]\nmemory_mb = 100\n'
     'network_mode = "no-network"\n[[verifier.collect]]\ncommand = "true"\ntimeout_sec = 5\n'
     "[environment]\ncpus = 1\nmemory_mb = 2048\n",
+    "offline": '[environment]\nnetwork_mode = "no-network"\n[verifier.environment]\ncpus = 1\n',
+    "offline-agent": '[agent]\nnetwork_mode = "no-network"\n',
     "inferred": '[verifier.environment]\ncpus = 3\n[environment]\nnetwork_mode = "public"\n',
     "copied": '[verifier]\nenvironment_mode = "separate"\n[environment]\nmemory_mb = 77\n',
     "health": '[environment]\nworkdir = "/w"\nskills_dir = "/s"\nenv = { X = "${HOME}" }\n'
@@ -261,6 +239,7 @@ VARIANTS = {
     'command = "one"\n[[steps]]\nname = "a"\nmin_reward = 0.5\nartifacts = ["/a"]\n'
     '[steps.agent]\ntimeout_sec = 7\n[[steps]]\nname = "b"\nmin_reward = { x = 1 }\n'
     '[steps.verifier]\nenvironment_mode = "separate"\ntimeout_sec = 3\nenv = { B = "3" }\n'
+    'network_mode = "no-network"\n'
     '[[steps.verifier.collect]]\ncommand = "two"\n[steps.healthcheck]\ncommand = "true"\n',
 }
 BROKEN = {

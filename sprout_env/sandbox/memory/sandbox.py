@@ -25,7 +25,13 @@ from sprout_env.errors import SandboxError, SandboxLost
 from sprout_env.sandbox.memory.files import Files, Trouble
 from sprout_env.sandbox.memory.run import Run
 from sprout_env.sandbox.native.output import Capture
-from sprout_env.sandbox.sandbox import CommandResult, ProcessInfo, SandboxConfig, ShellState
+from sprout_env.sandbox.sandbox import (
+    CommandResult,
+    ProcessInfo,
+    Sandbox,
+    SandboxConfig,
+    ShellState,
+)
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -62,6 +68,11 @@ class MemorySandbox:
             self._files.write("/etc/hostname", name + b"\n")
             self._files.write("/etc/resolv.conf", b"")
             self._files.make_folders(config.workdir)
+
+    @property
+    def members(self) -> dict[str, Sandbox]:
+        """See ``Sandbox.members``."""
+        return {"main": self}
 
     def run(
         self,

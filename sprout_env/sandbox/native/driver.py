@@ -31,11 +31,17 @@ from sprout_env.sandbox.native.etc import write_bundle, write_etc
 from sprout_env.sandbox.native.files import Getter, Putter, read_file
 from sprout_env.sandbox.native.hierarchies import layout
 from sprout_env.sandbox.native.processes import list_processes
-from sprout_env.sandbox.native.proxy import AllowList, Proxy, proxy_variables
+from sprout_env.sandbox.native.proxy import AllowList, Outside, Proxy, proxy_variables
 from sprout_env.sandbox.native.shell import parse_state, variables
 from sprout_env.sandbox.native.spawn import PROXY_PORT, Init, readable
 from sprout_env.sandbox.native.users import find_user
-from sprout_env.sandbox.sandbox import CommandResult, ProcessInfo, SandboxConfig, ShellState
+from sprout_env.sandbox.sandbox import (
+    CommandResult,
+    ProcessInfo,
+    Sandbox,
+    SandboxConfig,
+    ShellState,
+)
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HEAD = struct.Struct("=II")
@@ -68,7 +74,9 @@ class NativeSandbox:
         fresh: bool = False,
     ) -> None:
         _first_start()
-        allowed = AllowList(config.network.allowed_hosts)
+        allowed: AllowList | Outside = AllowList(config.network.allowed_hosts)
+        if config.network.mode == "public":
+            allowed = Outside()
         self.config = config
         self._owner = os.getpid()
         self._turn = threading.Lock()
@@ -99,6 +107,11 @@ class NativeSandbox:
         # For owners that forget; also at exit. It must not hold the sandbox itself.
         self._net = weakref.finalize(self, _end, self._owner, self._init, self._proxy)
 
+    @property
+    def members(self) -> dict[str, Sandbox]:
+        """See ``Sandbox.members``."""
+        return {"main": self}
+
     def run(
         self,
         command: str,
@@ -114,15 +127,16 @@ class NativeSandbox:
             if self._paused:
                 raise SandboxError("the sandbox is paused: resume() it before run()")
             if state is None:
-                cwd, env = self.config.workdir, self._first_env()
-            else:
-                cwd, env = state.cwd, dict(state.env)
+                state = ShellState(self.config.workdir, {"PATH": PATH, **self.config.env}, True)
+            cwd, env = state.cwd, dict(state.env)
+            if state.is_first and self._proxy is not None:
+                env = {**proxy_variables(PROXY_PORT, self.config.hostname), **env}
             request = Request(
                 script=command.encode("utf-8", "surrogateescape"),
                 cwd=cwd,
                 user=self.config.user if user is None else user,
                 variables=variables(env, cwd),
-                fill_home=state is None or state.is_first,
+                fill_home=state.is_first,
                 set_home=user is not None and user != self.config.user,
                 stdin=stdin,
                 merge_stderr=merge_stderr,
@@ -179,10 +193,6 @@ class NativeSandbox:
             state=None if ended.timed_out else parse_state(ended.state),
             oom_killed=cgroups.new_oom_kills() > 0,
         )
-
-    def _first_env(self) -> dict[str, str]:
-        proxy = proxy_variables(PROXY_PORT) if self._proxy is not None else {}
-        return {"PATH": PATH, **proxy, **self.config.env}
 
     def put(self, source: Path, target: str, *, user: str | None = None) -> None:
         """See ``Sandbox.put``."""

@@ -1,10 +1,9 @@
-"""The only way out of a sandbox with an allow-list: an HTTP proxy on the host's side.
+"""The only way out of a sandbox with a network of its own: an HTTP proxy on the host's side.
 
 It accepts on a socket that the init made inside the sandbox's network namespace, on its loopback,
 and handed out: there is no route, no name server and no forwarder inside. CONNECT and absolute-URI
-requests to listed hosts pass, on ports 80 and 443; all else is answered 403 with a clear text.
-Names are resolved here, and an address that is not public is refused unless it is itself listed:
-a listed name must not become a way to the host's own services.
+requests pass where the policy lets them; all else is answered 403 with a clear text. Names are
+resolved here, so that none of them becomes a way to the host's own services.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ import ipaddress
 import selectors
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from sprout_env.errors import ConfigError
@@ -31,6 +31,17 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
+class Policy(Protocol):
+    """What may be reached."""
+
+    def resolve(self, host: str, port: int) -> tuple[str, int]:
+        """Return the address to connect to.
+
+        Raises:
+            Refused: It may not be reached, or is unknown.
+        """
+
+
 class Refused(Exception):
     """A request that is not allowed or cannot be served: status line and text."""
 
@@ -42,7 +53,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class AllowList:
-    """Which hosts may be reached.
+    """Listed hosts, on listed ports; a private address only if it is itself listed.
 
     Args:
         hosts: Host names, ``*.suffix``, addresses or CIDR ranges.
@@ -92,26 +103,32 @@ class AllowList:
         return any(address in network for network in self._networks)
 
     def resolve(self, host: str, port: int) -> tuple[str, int]:
-        """Return the address to connect to.
-
-        Raises:
-            Refused: The host or port is not listed, unknown, or leads to a private address.
-        """
+        """See ``Policy.resolve``."""
         if not self.allows(host):
             raise Refused("403 Forbidden", f"{host} is not on this sandbox's allow-list")
         if port not in self.ports:
             ports = " and ".join(map(str, self.ports))
             raise Refused("403 Forbidden", f"port {port} is closed; only {ports} may be reached")
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise Refused("502 Bad Gateway", f"{host} cannot be resolved: {error}") from error
-        for _, _, _, _, place in found:
-            address = ipaddress.ip_address(str(place[0]).partition("%")[0])
-            mapped = getattr(address, "ipv4_mapped", None) or address
-            if mapped.is_global and not mapped.is_multicast or self.lists(mapped):
-                return str(place[0]), port
+        for place, address in _look_up(host, port):
+            if address.is_global and not address.is_multicast or self.lists(address):
+                return place, port
         raise Refused("403 Forbidden", f"{host} leads to a private address, which is not listed")
+
+
+class Outside:
+    """Whatever this machine reaches, on any port, but the machine itself and its link.
+
+    Cloud machines are told their credentials by link-local addresses; a model server or a
+    dashboard listens on an address of the machine.
+    """
+
+    def resolve(self, host: str, port: int) -> tuple[str, int]:
+        """See ``Policy.resolve``."""
+        for place, address in _look_up(host, port):
+            near = address.is_unspecified or address.is_link_local or address.is_multicast
+            if not near and not _is_own(address):
+                return place, port
+        raise Refused("403 Forbidden", f"{host} leads to the machine around this sandbox")
 
 
 class Proxy:
@@ -119,10 +136,10 @@ class Proxy:
 
     Args:
         listener_fd: A listening socket inside the sandbox's network namespace; taken over.
-        allowed: Which hosts may be reached.
+        allowed: What may be reached.
     """
 
-    def __init__(self, listener_fd: int, allowed: AllowList) -> None:
+    def __init__(self, listener_fd: int, allowed: Policy) -> None:
         self._listener = socket.socket(fileno=listener_fd)
         self._allowed = allowed
         self._lock = threading.Lock()
@@ -199,11 +216,15 @@ class Proxy:
         self._listener.close()
 
 
-def proxy_variables(port: int, names: Iterable[str] = ("http", "https")) -> dict[str, str]:
-    """Return the variables that point programs at the proxy, in both cases."""
-    url = f"http://127.0.0.1:{port}"
-    found = {f"{name}_proxy": url for name in names}
-    found["no_proxy"] = "localhost,127.0.0.1,::1"
+def proxy_variables(port: int, hostname: str) -> dict[str, str]:
+    """Return the variables that point programs at the proxy, in both cases.
+
+    Args:
+        port: Where it listens inside.
+        hostname: The sandbox's own name, which needs no proxy.
+    """
+    found = dict.fromkeys(("http_proxy", "https_proxy"), f"http://127.0.0.1:{port}")
+    found["no_proxy"] = f"localhost,127.0.0.1,127.0.1.1,0.0.0.0,::1,{hostname}"
     return {**found, **{name.upper(): value for name, value in found.items()}}
 
 
@@ -212,6 +233,28 @@ def _address(host: str) -> _Address | None:
         return ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         return None
+
+
+def _look_up(host: str, port: int) -> Iterator[tuple[str, _Address]]:
+    """Yield a host's addresses: as they are connected to, and as they are judged."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise Refused("502 Bad Gateway", f"{host} cannot be resolved: {error}") from error
+    for _, _, _, _, place in found:
+        address = ipaddress.ip_address(str(place[0]).partition("%")[0])
+        yield str(place[0]), getattr(address, "ipv4_mapped", None) or address
+
+
+def _is_own(address: _Address) -> bool:
+    """Whether an address is this machine's: no other can be bound."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
 
 
 def _read_head(client: socket.socket) -> tuple[bytes, bytes]:

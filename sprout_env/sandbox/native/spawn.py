@@ -104,7 +104,7 @@ class Init:
             | (_NO_NEW_PRIVS if config.no_new_privileges else 0)
             | (_SYNC_NOOP if config.sync_is_noop else 0)
             | (_PTRACE if config.allow_ptrace else 0)
-            | (_PROXY if config.network.mode == "allowlist" else 0)
+            | (_PROXY if config.network.mode in ("allowlist", "public") else 0)
         )
         missing = cgroups.missing
         self._send(

@@ -1,4 +1,4 @@
-"""Text of agents made harmless to look at: no colour codes, no control characters, no end."""
+"""Text out of sandboxes made harmless to look at: no colours, no control characters, no end."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sprout_env.records.plain import plain, shorten
+from sprout_env.grading.plain import plain, shorten
 from sprout_env.view.page import embed
 
 
