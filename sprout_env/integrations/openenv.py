@@ -149,21 +149,29 @@ def environment(**kwargs: Any) -> type[Any]:
     return SproutEnvironment
 
 
-def app(*, max_sessions: int = 8, **kwargs: Any) -> Any:
+def app(*, max_sessions: int = 8, ttl_s: float | None = 3600.0, **kwargs: Any) -> Any:
     """Return a FastAPI application that serves sessions, for uvicorn.
+
+    A session ends with its client's connection, once its command has ended or timed out; its
+    snapshots do not.
 
     Args:
         max_sessions: Most sessions at a time.
+        ttl_s: Seconds after which a session that nobody used is ended, looked for each quarter of
+            it and at most every 5 s; more than the longest command. None: never.
         **kwargs: Arguments of ``SproutEnv``.
     """
     action, observation, state = _models()
     from openenv.core.env_server.http_server import create_fastapi_app
+    from openenv.core.env_server.types import ConcurrencyConfig
 
     return create_fastapi_app(
         environment(**kwargs),
         action,
         observation,
-        max_concurrent_envs=max_sessions,
+        concurrency_config=ConcurrencyConfig(
+            max_concurrent_envs=max_sessions, session_timeout=ttl_s
+        ),
         state_cls=state,
     )
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ pytest.importorskip("openenv", reason="OpenEnv is not in this environment (scrip
 from sprout_env.disks import open_store
 from sprout_env.errors import ConfigError
 from sprout_env.integrations import openenv
+from sprout_env.sandbox.native.cgroups import layout
 from sprout_env.snapshots import SnapshotTree
 from tests.integrations import tiny
 
@@ -28,15 +33,36 @@ pytestmark = [
 ]
 
 
+def sandboxes() -> set[Path]:
+    """Return the cgroups of this process's sandboxes."""
+    return {
+        folder
+        for hierarchy in layout().hierarchies
+        for folder in (hierarchy.own / "sprout").glob(f"*-{os.getpid()}-*")
+    }
+
+
+def until(what: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 @pytest.fixture
-def server(tmp_path: Path, shared_store: Path) -> Iterator[str]:
+def server(request: pytest.FixtureRequest, tmp_path: Path, shared_store: Path) -> Iterator[str]:
     """A server on a free port of the loopback."""
     import uvicorn
 
     suite = tmp_path / "tasks"
     tiny.write_log_task(suite)
     app = openenv.app(
-        suite="toy", task="log", tasks_path=str(suite), store=str(shared_store), max_turns=3
+        ttl_s=getattr(request, "param", 3600.0),
+        suite="toy",
+        task="log",
+        tasks_path=str(suite),
+        store=str(shared_store),
+        max_turns=3,
     )
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -112,3 +138,64 @@ def test_a_late_or_repeated_step_runs_nothing(server: str) -> None:
     late = env._parse_result({"observation": {"request_id": "old"}, "done": False})
     with pytest.raises(ConfigError, match="came too late"):
         env._answered(late, "new")
+
+
+def test_an_answer_that_was_given_up_is_never_the_next_one(server: str) -> None:
+    async def play() -> str:
+        async with openenv.client(server, message_timeout_s=2.0) as env:
+            await env.begin(task="log")
+            kept = await env.act(tiny.A)
+            with pytest.raises(TimeoutError):
+                await env.act("sleep 4; echo late")
+            with pytest.raises(ConfigError):
+                await env.act("echo next")
+            again = await env.begin(snapshot_id=kept.observation.snapshot_id)
+            assert again.observation.turn == 1
+            return str((await env.act("echo next; cat /srv/log")).observation.output)
+
+    assert asyncio.run(play()).split() == ["next", "a"]
+    until(lambda: not sandboxes(), 20)
+
+
+CLIENT = """
+import asyncio, sys
+from sprout_env.integrations import openenv
+
+async def play():
+    async with openenv.client(sys.argv[1]) as env:
+        await env.begin(task="log")
+        await env.act("echo a >> /srv/log")
+        print("ready", flush=True)
+        await env.act("sleep 3")
+
+asyncio.run(play())
+"""
+
+
+@pytest.mark.parametrize("server", [None], indirect=True)
+def test_a_killed_client_leaves_no_sandbox(server: str) -> None:
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, server], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "ready\n"
+        time.sleep(1)
+        assert len(sandboxes()) >= 1
+    finally:
+        client.send_signal(signal.SIGKILL)
+        client.wait()
+    until(lambda: not sandboxes(), 20)
+
+
+@pytest.mark.parametrize("server", [1.0], indirect=True)
+def test_a_session_that_nobody_uses_is_ended(server: str) -> None:
+    async def play() -> None:
+        async with openenv.client(server) as env:
+            await env.begin(task="log")
+            assert len(sandboxes()) >= 1
+            await asyncio.to_thread(until, lambda: not sandboxes(), 20)
+            with pytest.raises(ConfigError, match="reset"):
+                await env.act(tiny.A)
+
+    asyncio.run(play())
