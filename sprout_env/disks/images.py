@@ -97,17 +97,20 @@ def _named(store_path: Path, image: NamedImage, progress: Progress | None) -> Ba
     if not isinstance(target, NamedImage):
         return base(store_path, target, progress=progress)
     name = target.name
-    why = docker_why_not()
-    if why is not None:
-        digest = seen(store_path, f"docker:{name}")
-        if digest and (found := find_base(store_path, digest)):
-            return found
-        raise ImageError(
-            name,
-            f"has no alias in this store, and there is no Docker engine to bring it ({why}); "
-            f"`sprout image alias {name} SOURCE` supplies it",
-        )
-    return _docker_image(store_path, name, progress)
+    missing = docker_why_not()
+    why = f"there is no Docker engine to bring it ({missing})"
+    if missing is None:
+        try:
+            return _docker_image(store_path, name, progress)
+        except ImageError as error:
+            why = f"Docker cannot bring it ({error.facts[1]})"
+    digest = seen(store_path, f"docker:{name}")
+    if digest and (found := find_base(store_path, digest)):
+        return found
+    raise ImageError(
+        name,
+        f"has no alias in this store, and {why}; `sprout image alias {name} SOURCE` supplies it",
+    )
 
 
 def _folder(store_path: Path, image: FolderImage) -> Base:
@@ -234,7 +237,7 @@ def _docker_image(store_path: Path, name: str, progress: Progress | None) -> Bas
         note_seen(store_path, f"docker:{name}", digest)
         return made
     except docker.errors.DockerException as error:
-        raise ImageError(name, f"Docker says: {error}") from error
+        raise ImageError(name, str(error)) from error
     finally:
         client.close()
 

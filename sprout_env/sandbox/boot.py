@@ -51,6 +51,9 @@ def boot(
         if done.exit_code != 0:
             said = (done.stdout + done.stderr).decode(errors="replace").strip()[-500:]
             raise SandboxStartFailed("the task's setup", f"ended with {done.exit_code}: {said}")
+    if image.volumes:
+        # Where an engine mounts a volume it makes the folder; here it is one of the disk.
+        sandbox.run(f"mkdir -p -- {shlex.join(image.volumes)}", timeout_s=_START_S, user="0")
     if image.entrypoint:
         _enter(sandbox, image, state, user)
     for check in (image.healthcheck, healthcheck):

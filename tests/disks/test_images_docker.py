@@ -128,9 +128,19 @@ def test_a_known_image_needs_no_engine(
     assert images.base(store_path, NamedImage(name=image)) == made
 
 
+def test_an_image_that_a_registry_no_longer_has(store_path: Path, image: str) -> None:
+    docker("tag", image, "127.0.0.1:9/gone:1")
+    made = images.base(store_path, NamedImage(name="127.0.0.1:9/gone:1"))
+    docker("rmi", "127.0.0.1:9/gone:1")
+    assert images.base(store_path, NamedImage(name="127.0.0.1:9/gone:1")) == made
+
+
 def test_an_image_that_nobody_has(store_path: Path) -> None:
-    with pytest.raises(ImageError, match="Docker says"):
-        images.base(store_path, NamedImage(name="127.0.0.1:9/no/such:image"))
+    name = "127.0.0.1:9/no/such:image"
+    with pytest.raises(
+        ImageError, match=f"Docker cannot bring it.*`sprout image alias {name} SOURC"
+    ):
+        images.base(store_path, NamedImage(name=name))
 
 
 DOCKERFILE = f"""\
@@ -140,6 +150,10 @@ RUN rmdir /gone && rm -rf /usr/share/doc && setcap cap_net_raw+ep /usr/bin/file
 COPY input /copied
 ENV B="c d"
 USER nobody
+SHELL ["/bin/sh", "-ec"]
+VOLUME /data
+HEALTHCHECK --interval=5s --retries=4 CMD true
+ENTRYPOINT ["sh", "-c"]
 CMD ["sleep", "1"]
 """
 
@@ -163,6 +177,11 @@ def test_a_dockerfile_by_the_engine_s_builder(store_path: Path, image: str, tmp_
     assert made.config.env["B"] == "c d"
     assert made.config.user == "nobody"
     assert made.config.cmd == ("sleep", "1")
+    assert made.config.entrypoint == ("sh", "-c")
+    assert made.config.volumes == ("/data",)
+    assert made.config.healthcheck is not None
+    assert made.config.healthcheck.retries == 4
+    assert made.config.healthcheck.command.endswith("true")
     assert str(builder_name(docker=True)) in next(
         path.read_text() for path in (store_path / "logs").glob("build-*.log")
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sprout_env.disks.aliases import SEEDBED_PACKAGES
+from sprout_env.disks.builders import builder_name
 from sprout_env.disks.dockerfile import json_form, pairs, parse, substitute, words
 from sprout_env.disks.dockerignore import context_files, go_pattern, is_ignored, read_rules
 from sprout_env.errors import ImageError
@@ -166,3 +167,29 @@ def test_the_seedbed_dockerfile_lists_the_same_packages() -> None:
     run = parse(text, "seedbed").stages[0].instructions[0].rest
     listed = run.partition("--no-install-recommends")[2].partition("&&")[0].split()
     assert tuple(listed) == SEEDBED_PACKAGES
+
+
+@pytest.mark.parametrize(
+    ("client", "buildx", "buildah", "engine", "expected"),
+    [
+        ("28.2.2", True, True, True, "buildx"),
+        ("20.10.24", False, True, True, "buildkit"),
+        ("28.2.2", False, True, True, "classic"),
+        ("17.09.0", False, False, True, "classic"),
+        ("28.2.2", True, True, False, "buildah"),
+        ("", False, True, True, "buildah"),
+        ("28.2.2", True, False, False, None),
+    ],
+)
+def test_the_order_of_builders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: str, buildx: bool, buildah: bool,
+    engine: bool, expected: str | None,
+) -> None:  # fmt: skip
+    """Decided by what the tools on PATH say of themselves; each really builds in other tests."""
+    said = f'[ "$1" = buildx ] && exit {int(not buildx)}; echo {client}'
+    for name, script in (("docker", said if client else ""), ("buildah", "true" * buildah)):
+        if script:
+            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+            (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert builder_name(docker=engine) == expected

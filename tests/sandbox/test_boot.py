@@ -60,7 +60,7 @@ IMAGE = """\
 COPY --chmod=755 serve /serve
 RUN mkdir -p /srv && echo 41 > /srv/answer && chown -R nobody /srv
 ENV GREETING=hello
-VOLUME /srv
+VOLUME ["/srv", "/var/a new/volume"]
 WORKDIR /srv
 USER nobody
 ENTRYPOINT ["/serve"]
@@ -75,12 +75,13 @@ def test_the_entrypoint_carries_the_service_under_test(store: DiskStore, tmp_pat
         IMAGE + f"HEALTHCHECK --interval=1s --retries=5 CMD {FETCH}\n",
         test=f'[ "$({FETCH})" = 42 ] && echo 1 > /logs/verifier/reward.txt'
         " || echo 0 > /logs/verifier/reward.txt",
-        solve="[ \"$(cat /srv/started)\" = 'nobody in /srv with hello' ] && echo 42 > /srv/answer",
+        solve="[ \"$(cat /srv/started)\" = 'nobody in /srv with hello' ] && "
+        "[ -d '/var/a new/volume' ] && echo 42 > /srv/answer",
     )
     task = load_task(folder)
     base = base_for(store, task.image)
     assert base.config.healthcheck is not None
-    assert base.config.volumes == ("/srv",)
+    assert base.config.volumes == ("/srv", "/var/a new/volume")
 
     idle, solved = nop(store, task, base), oracle(store, task, base)
     assert (idle.outcome, idle.reward) == ("failed", 0.0), idle
