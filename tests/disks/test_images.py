@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import stat
+import struct
 import subprocess
 import tarfile
 import time
@@ -28,6 +29,17 @@ from sprout_env.tasks.task import ArchiveImage, FolderImage
 pytestmark = pytest.mark.root
 
 CAPABILITY = bytes.fromhex("0100000200200000000000000000000000000000")
+ACL = struct.pack("<I", 2) + b"".join(
+    struct.pack("<HHI", tag, permissions, id)
+    for tag, permissions, id in (
+        (0x01, 7, 0xFFFFFFFF),  # owner
+        (0x02, 6, 1234),  # user 1234
+        (0x04, 5, 0xFFFFFFFF),  # group
+        (0x10, 7, 0xFFFFFFFF),  # mask
+        (0x20, 5, 0xFFFFFFFF),  # others
+    )
+)
+"""``setfacl -m u:1234:rw`` as the kernel keeps it (linux/posix_acl_xattr.h)."""
 """cap_net_raw+ep as the kernel keeps it."""
 ODD_NAME = b"not-utf8-\xff\xfe"
 
@@ -87,7 +99,7 @@ def odd_tree(root: Path) -> None:
     (folder / "ping").write_bytes(b"\x7fELF ping")
     os.setxattr(folder / "ping", "security.capability", CAPABILITY)
     os.setxattr(folder / "a", "user.test", b"\x00\xffbytes")
-    subprocess.run(["setfacl", "-m", "u:1234:rw", str(folder / "setgid")], check=True)
+    os.setxattr(folder / "setgid", "system.posix_acl_access", ACL)
     (folder / "sticky").mkdir()
     (folder / "sticky").chmod(0o1777)
     os.chown(folder / "secret", 12345, 54321)
