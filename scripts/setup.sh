@@ -5,6 +5,7 @@
 #   scripts/setup.sh            all of it (root)
 #   scripts/setup.sh --python   the virtual environment alone (no root, if the tools are there)
 #   scripts/setup.sh --more EXTRA...   what further extras of setup.cfg need (notebooks, docs)
+#   scripts/setup.sh --browser  a Chromium without a window, to look at the pages of runs
 #   scripts/setup.sh --remove   take the virtual environment and the store away again
 source "$(dirname "$0")/common.sh"
 
@@ -162,6 +163,25 @@ setup_all() {
     fi
 }
 
+has_browser() { apt-cache show chromium-headless-shell; } >/dev/null 2>&1
+
+# Tests draw the page of a run in it and read what became of it. 160 MB on a bare Debian; Ubuntu has
+# a browser as a snap alone.
+setup_browser() {
+    local each
+    for each in chromium chromium-headless-shell chromium-browser google-chrome; do
+        if command -v "$each" >/dev/null; then return; fi
+    done
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        has_browser || phase "package lists" apt-get update
+    fi
+    if [ "$(id -u)" = 0 ] && has_browser; then
+        phase "browser for the pages of runs" apt_install chromium-headless-shell
+    else
+        say "no Chromium, and no package of one here: tests that draw pages are skipped"
+    fi
+}
+
 remove_all() {
     if [ -d "$STORE" ]; then
         [ ! -x "$VENV/bin/python" ] || "$VENV/bin/python" -m sprout_env sweep || true
@@ -179,6 +199,7 @@ case "${1:-}" in
     requirements "$@" >"$LOGS/more"
     pip install -r "$LOGS/more"
     ;;
+--browser) setup_browser ;;
 --remove) remove_all ;;
 *) die "unknown option $1" "see the head of $0" ;;
 esac

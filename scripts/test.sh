@@ -7,6 +7,7 @@ source "$(dirname "$0")/common.sh"
 PYTHON="$VENV/bin/python"
 # Notebooks and documentation are executed with the tests; a demo needs neither.
 scripts/setup.sh --more notebooks docs
+scripts/setup.sh --browser
 SPROUT_TEST_BASE=$("$PYTHON" -m sprout_env image path sprout/seedbed-base)
 export SPROUT_TEST_BASE
 WORKERS=${WORKERS:-$(nproc)}
