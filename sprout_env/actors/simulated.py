@@ -150,8 +150,8 @@ class SimulatedActor(Frozen):
         found = _find_playbook(instruction.strip(), self.folders)
         if found is None:
             raise ActorError(
-                "a simulated actor plays only tasks with a playbook, and no playbook belongs to: "
-                f"{instruction[:80]!r}"
+                "a simulated actor plays only tasks with a playbook.toml, and none has the "
+                f"instruction {instruction[:80]!r}; a model plays any task (--model openai/NAME)"
             )
         return found
 

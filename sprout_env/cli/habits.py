@@ -20,11 +20,13 @@ def init(
     for path in write_skeleton(folder):
         out().print(str(path.relative_to(folder.absolute())), markup=False, soft_wrap=True)
     suite = folder.absolute().parent
-    out().print(
-        f"[dim]change it, then: sprout tasks lint {suite}; "
-        f"sprout gate harbor --path {suite} --task {folder.name}[/]",
-        soft_wrap=True,
-    )
+    out().print("change it, then:")
+    for line in (
+        f"tasks lint {suite}",
+        f"gate harbor --path {suite} --task {folder.name}",
+        f"run harbor --path {suite} --task {folder.name} --actor simulated:skill=0.5",
+    ):
+        out().print(f"  sprout {line}", markup=False, soft_wrap=True)
 
 
 def config(context: typer.Context, as_json: AsJson = False) -> None:

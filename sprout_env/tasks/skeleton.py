@@ -115,6 +115,42 @@ def test_orders_untouched():
     assert (SHOP / "orders.csv").owner() == "nobody"
     assert len((SHOP / "orders.csv").read_text().splitlines()) == 6
 ''',
+    "playbook.toml": '''\
+# Only the simulated actor reads this: right steps, and errors that an agent might make. With it the
+# task can be tried whole without a model: sprout run harbor --path .. --actor simulated:skill=0.5
+
+[[steps]]
+id = "look"
+message = "See what is there."
+command = "ls -l && cat orders.csv"
+expect = "id,customer,amount"
+
+[[steps]]
+id = "sort"
+message = "Put the orders of each customer together, in a copy."
+command = "tail -n +2 orders.csv | sort -t, -k2,2 > /tmp/orders && cat /tmp/orders"
+
+[[steps.wrong]]
+message = "Sort the orders where they are, and keep a copy."
+command = """
+tail -n +2 orders.csv | sort -t, -k2,2 > /tmp/orders
+{ head -n 1 orders.csv; cat /tmp/orders; } > /tmp/new && mv /tmp/new orders.csv && ls -l"""
+shows_in = ["test_orders_untouched"]
+
+[[steps]]
+id = "add"
+message = "Add them up, below a header."
+command = """
+awk -F, '{t[$2] += $3} END {for (c in t) print c "," t[c]}' /tmp/orders | sort > /tmp/sums
+{ echo customer,total; cat /tmp/sums; } > totals.csv && cat totals.csv"""
+
+[[steps.wrong]]
+message = "Add them up."
+command = """
+awk -F, '{t[$2] += $3} END {for (c in t) print c "," t[c]}' /tmp/orders | sort > totals.csv
+cat totals.csv"""
+shows_in = ["test_totals"]
+''',
 }
 _SCRIPTS = ("solution/solve.sh", "tests/test.sh")
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -12,6 +12,7 @@ from sprout_env.disks import open_store
 from sprout_env.disks.aliases import SEEDBED_BASE, alias
 from sprout_env.errors import ConfigError
 from sprout_env.grading.gate import gate
+from sprout_env.search.runs import load_run
 from sprout_env.tasks.harbor import load_task
 from sprout_env.tasks.skeleton import write_skeleton
 from sprout_env.tasks.task import FolderImage
@@ -65,6 +66,29 @@ def test_a_skeleton_passes_the_gate(tmp_path: Path, store_path: Path, debian_bas
         assert report.passed, report
     finally:
         store.close()
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_a_skeleton_is_run_without_a_model(
+    tmp_path: Path, store_path: Path, debian_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPROUT_STORE", str(store_path))
+    write_skeleton(tmp_path / "mine" / "first")
+    store = open_store(store_path)
+    try:
+        alias(store_path, SEEDBED_BASE, FolderImage(path=debian_base))
+        small = ("--roots", "2", "--rounds", "1", "--branches", "2", "--seed", "0")
+        run = ("run", "harbor", "--path", tmp_path / "mine", "--out", tmp_path / "run")
+        assert sprout(*run, "--actor", "simulated:skill=0.5", *small) == 0
+    finally:
+        store.close()
+    (item,) = load_run(tmp_path / "run").collections
+    # Each error shows in the tests that its playbook names, and a branch goes round it.
+    failing = {name for a in item.attempts if a.verdict for name in a.verdict.failing}
+    assert {name.split("::")[-1] for name in failing} <= {"test_orders_untouched", "test_totals"}
+    assert failing
+    assert item.passed
 
 
 def test_settings_are_defaults_of_flags_and_flags_win(
