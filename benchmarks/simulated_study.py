@@ -131,7 +131,7 @@ def collect(
     collector = Collector(
         task,
         Recipe(suite="seedbed", actor=actor, seed=seed),
-        executor=PlaybookWorld(task, playbook),
+        executor=PlaybookWorld(task.instruction, lambda job, turns: judge(playbook, turns)),
         meter=meter,
         stop=stop,
         on_event=tell,

@@ -7,10 +7,12 @@ as lineage of snapshots and as training record (see ``records``).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sprout_env.errors import ConfigError
 
 Provenance = Literal["policy", "policy_under_review", "other_model", "scripted"]
 """Who wrote a turn. A starting turn is written by the policy, but under the review's context."""
@@ -28,6 +30,23 @@ class Frozen(BaseModel):
     """Base of our frozen models: unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @classmethod
+    def told(cls, what: str, settings: Mapping[str, Any]) -> Self:
+        """Return a model of what a person told.
+
+        Args:
+            what: How the sentence begins if that cannot be, such as ``"limit "``.
+            settings: Fields by name.
+
+        Raises:
+            ConfigError: A setting is unknown or out of range.
+        """
+        try:
+            return cls.model_validate(settings)
+        except ValidationError as error:
+            wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise ConfigError(what + wrong) from error
 
 
 class TokenTrace(Frozen):

@@ -6,6 +6,7 @@ so that thousands of attempts cost minutes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from sprout_env.actors.load import load_actor
 from sprout_env.actors.simulated import follow
 from sprout_env.grading.verdict import TestReport, Verdict
 from sprout_env.records.attempt import Attempt, Boundary, Usage
+from sprout_env.search.attempts import AttemptJob
 from sprout_env.search.budget import Stop
-from sprout_env.search.collect import AttemptJob
 from sprout_env.search.events import OnEvent
 from sprout_env.search.review import usage_of
 from sprout_env.tasks.playbook import Playbook, load_playbook
@@ -56,18 +57,38 @@ def judge(playbook: Playbook, turns: tuple[Turn, ...]) -> Verdict:
     )
 
 
-class PlaybookWorld:
-    """An executor of jobs in this world; it finds a branch's start among the attempts it ran."""
+def unheard(turn: Turn) -> Turn:
+    """Run a turn's command as if it said nothing."""
+    return turn.model_copy(update={"result": Result(output="", exit_code=0)})
 
-    def __init__(self, task: Task, playbook: Playbook) -> None:
-        self._task = task
-        self._playbook = playbook
-        self._entries: dict[str, tuple[Entry, ...]] = {}
+
+class PlaybookWorld:
+    """An executor of jobs in this world; it finds a branch's start among the attempts it ran.
+
+    Args:
+        instruction: The task's.
+        judge: What is said of an attempt's turns.
+        execute: What a turn's command says.
+    """
+
+    def __init__(
+        self,
+        instruction: str,
+        judge: Callable[[AttemptJob, tuple[Turn, ...]], Verdict],
+        execute: Callable[[Turn], Turn] = unheard,
+    ) -> None:
+        self._instruction = instruction
+        self._judge = judge
+        self._execute = execute
+        self.entries: dict[str, tuple[Entry, ...]] = {}
+        self.jobs: list[AttemptJob] = []
+        """All that were run, as they would come over to another process."""
 
     def submit(self, job: AttemptJob, *, on_event: OnEvent, stop: Stop) -> Future[Attempt]:
         """Play a job at once."""
-        attempt = self._play(job)
-        self._entries[attempt.id] = attempt.entries
+        self.jobs.append(AttemptJob.model_validate_json(job.model_dump_json()))
+        attempt = self.play(job)
+        self.entries[attempt.id] = attempt.entries
         future: Future[Attempt] = Future()
         future.set_result(attempt)
         return future
@@ -76,13 +97,14 @@ class PlaybookWorld:
         """Do nothing."""
 
     def _start(self, job: AttemptJob) -> Transcript:
-        path = Transcript.start(self._task.instruction)
+        path = Transcript.start(self._instruction)
         if job.plan is not None:
-            whole = Transcript.of(self._task.instruction, self._entries[job.plan.attempt])
+            whole = Transcript.of(self._instruction, self.entries[job.plan.attempt])
             path = whole.at(job.plan.boundary)
         return path.append(Notice(text=job.notice)) if job.notice else path
 
-    def _play(self, job: AttemptJob) -> Attempt:
+    def play(self, job: AttemptJob) -> Attempt:
+        """Play a job to its end."""
         actor = load_actor(job.actor, job.seed)
         path, usage = self._start(job), Usage()
         kept = {boundary.turn: boundary for boundary in job.boundaries}
@@ -90,30 +112,18 @@ class PlaybookWorld:
         while True:
             kept.setdefault(path.turn, Boundary(turn=path.turn, snapshot=f"{job.id}@{path.turn}"))
             if starting is not None:
-                turn = Turn(
-                    message=starting.message,
-                    command=starting.command,
-                    provenance="policy_under_review",
-                )
-                starting = None
+                turn, starting = starting.turn(), None
             else:
                 turn = actor.act(path)
                 usage = usage + usage_of(turn.trace)
-            path = path.append(turn.model_copy(update={"result": Result(output="", exit_code=0)}))
+            path = path.append(self._execute(turn))
             if turn.submits:
                 break
-        return Attempt(
-            id=job.id,
-            task=job.task,
-            suite=job.suite,
-            kind=job.kind,
-            parent=job.plan.attempt if job.plan is not None else None,
-            plan=job.plan,
-            round=job.round,
-            seed=job.seed,
-            instruction=self._task.instruction,
+            assert path.turn < 1000
+        return job.record(
+            instruction=self._instruction,
             entries=path.entries,
             boundaries=tuple(kept[turn] for turn in sorted(kept)),
-            verdict=judge(self._playbook, path.turns),
+            verdict=self._judge(job, path.turns),
             usage=usage,
         )

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from sprout_env.actors.actor import Actor
 from sprout_env.actors.chat import ChatActor
 from sprout_env.actors.replay import ReplayActor
@@ -66,11 +64,7 @@ def load_actor(spec: Mapping[str, Any] | str, seed: int | None = None) -> Actor:
         settings["seed"] = seed
     if model is None:
         return _MADE[str(kind)](settings)
-    try:
-        return model.model_validate(settings)
-    except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise ConfigError(f"actor {kind}: {wrong}") from error
+    return model.told(f"actor {kind}: ", settings)
 
 
 def _read(path: Path) -> dict[str, Any]:

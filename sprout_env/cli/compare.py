@@ -31,9 +31,9 @@ from sprout_env.cli.progress import Progress
 from sprout_env.cli.runs import acting
 from sprout_env.cli.tables import SIMULATED, SUBSTITUTED, plain_table
 from sprout_env.errors import ConfigError
+from sprout_env.search.attempts import AttemptLimits
 from sprout_env.search.budget import Budget, Prices
 from sprout_env.search.charts import draw_comparison, draw_scaling
-from sprout_env.search.collect import AttemptLimits
 from sprout_env.search.compare import (
     ABLATION,
     CompareConfig,
@@ -99,12 +99,17 @@ def compare(
     """Compare methods on the same tasks, seeds and roots; what is finished is not paid again."""
     if sum((scaling, ablate, methods is not None)) > 1:
         raise ConfigError("choose one of --methods, --scaling and --ablate")
-    names = split_methods(methods or METHODS)
+    if not scaling and (rounds, branches) != ("1,2,3", "1,2,4"):
+        raise ConfigError(
+            "--rounds and --branches belong to --scaling; for one method: --methods "
+            "sprout:rounds=2,branches=4"
+        )
+    names = split_methods(METHODS if methods is None else methods)
     if scaling:
         names = scaling_methods(_numbers("rounds", rounds), _numbers("branches", branches))
     elif ablate:
         names = list(ABLATION)
-    who = acting(actor, model, base_url)
+    who = acting(actor, model, base_url, path)
     config = CompareConfig.make(
         suite,
         actor=who,
@@ -161,10 +166,16 @@ def _prices(text: str | None) -> Prices:
     if text is None:
         return Prices()
     try:
-        prompt, completion, *cached = map(float, text.split(","))
-        return Prices(prompt=prompt, completion=completion, cached=cached[0] if cached else None)
+        names = ("prompt", "completion", "cached")
+        numbers = dict(zip(names, map(float, text.split(",")), strict=False))
+        if len(numbers) < 2 or len(numbers) <= text.count(","):
+            raise ValueError
+        return Prices(**numbers)
     except ValueError as error:
-        raise ConfigError(f"--prices takes two or three numbers, 0 or more: {text!r}") from error
+        raise ConfigError(
+            "--prices takes two or three numbers, 0 or more, per million tokens, as 2.5,10 or "
+            f"2.5,10,0.25: not {text!r}"
+        ) from error
 
 
 def _write(table: Comparison, folder: Path, *, scaling: bool) -> list[Path]:
@@ -232,10 +243,13 @@ def cost_cells(table: Comparison) -> Cells:
 
 def trouble_cells(table: Comparison) -> Cells:
     """Return what is no failure of the model."""
-    head = ["method", "tasks unjudged", "tasks cut short", "attempts lost", "verdicts invalid"]
-    head += ["plans dropped"]
+    head = ["method", "tasks undecided", "tasks cut short", "attempts lost", "verdicts invalid"]
+    head += ["questions lost", "plans dropped"]
     lines = [
-        [row.label, *map(str, (t.unjudged, t.cut_short, t.lost, t.invalid, t.dropped))]
+        [
+            row.label,
+            *map(str, (t.unjudged, t.cut_short, t.lost, t.invalid, t.unanswered, t.dropped)),
+        ]
         for row in table.rows
         for t in [row.trouble]
     ]
@@ -311,8 +325,14 @@ def remarks(table: Comparison) -> list[str]:
     )
     if any(row.resolve.share.low == row.resolve.share.high for row in table.rows):
         found.append("an interval without width says only that all drawn tasks went alike")
-    if any(row.trouble.unjudged for row in table.rows):
-        found.append("unjudged tasks are in no rate, and no failure of the model")
+    for row in table.rows:
+        if unknown := row.trouble.unjudged:
+            solved, of = row.resolve.ratio.count, row.resolve.ratio.of + unknown
+            found.append(
+                f"{row.label}: {unknown} undecided, in no rate and no failure of the model (of all "
+                f"{of} tasks {solved} to {solved + unknown} are solved); the same command again "
+                "tries what was lost"
+            )
     return found
 
 

@@ -27,17 +27,18 @@ from sprout_env.cli.console import (
     seconds,
     tasks_place,
 )
+from sprout_env.cli.failures import CODES
 from sprout_env.cli.progress import Progress
 from sprout_env.cli.tables import SIMULATED, report
 from sprout_env.cli.transcripts import turns_of
 from sprout_env.cli.tree import draw, picture
 from sprout_env.disks import open_store
-from sprout_env.errors import ConfigError, SproutError
+from sprout_env.errors import BudgetExhausted, ConfigError, SproutError
 from sprout_env.grading.gate import gate_status
 from sprout_env.records.outline import labels
 from sprout_env.records.reviews import Attempts
+from sprout_env.search.attempts import AttemptLimits
 from sprout_env.search.budget import Budget
-from sprout_env.search.collect import AttemptLimits
 from sprout_env.search.methods import load_method
 from sprout_env.search.runs import RunConfig, RunResult, load_run
 from sprout_env.search.runs import run as collect
@@ -87,7 +88,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run methods over the tasks of a suite: attempts, reviews, branches; then tables and trees."""
-    who = acting(actor, model, base_url)
+    who = acting(actor, model, base_url, path)
     methods = _methods(method or ["sprout"], roots=roots, rounds=rounds, branches=branches)
     found = find_suite(suite, path, dataset)
     slugs = tuple(task or found.slugs())
@@ -119,14 +120,16 @@ def run(
             )
     if as_json:
         print_json([{"summary": r.summary, "cut_short": r.cut_short} for r in results])
-        return
-    _print_results(results)
-    for result in results:
-        if result.cut_short:
-            err().print(f"[yellow]not whole:[/] {result.cut_short}")
-    took = seconds(time.monotonic() - began)
-    said = f"{took}, recorded in {folder}; sprout show or view {folder}"
-    out().print(f"[dim]{said}[/]", soft_wrap=True)
+    else:
+        _print_results(results)
+        for result in results:
+            if result.cut_short:
+                err().print(f"[yellow]not whole:[/] {result.cut_short}")
+        took = seconds(time.monotonic() - began)
+        said = f"{took}, recorded in {folder}; sprout show or view {folder}"
+        out().print(f"[dim]{said}[/]", soft_wrap=True)
+    if any(result.cut_short for result in results):
+        raise typer.Exit(CODES[BudgetExhausted])
 
 
 def _warn_of_ungated(suite: Suite, slugs: Sequence[str], store: Path | None) -> None:
@@ -150,14 +153,20 @@ def _warn_of_ungated(suite: Suite, slugs: Sequence[str], store: Path | None) -> 
             )
 
 
-def acting(actor: str | None, model: str | None, base_url: str | None) -> dict[str, Any]:
+def acting(
+    actor: str | None, model: str | None, base_url: str | None, path: str | None = None
+) -> dict[str, Any]:
     """Return the spec of who acts, from a command's options."""
     if (actor is None) == (model is None):
         raise ConfigError("say who acts: --model openai/NAME, or --actor simulated:skill=0.8")
     if actor is not None:
         if base_url is not None:
             raise ConfigError("--base-url belongs to --model")
-        return load_actor(actor).spec()
+        found = load_actor(actor).spec()
+        if found["kind"] == "simulated" and path is not None and not found["folders"]:
+            playbooks = sorted(Path(path).resolve().glob("*/playbook.toml"))
+            found["folders"] = [str(playbook.parent) for playbook in playbooks]
+        return found
     assert model is not None
     spec = {"kind": "openai", "model": model.removeprefix("openai/")}
     return load_actor(spec if base_url is None else {**spec, "base_url": base_url}).spec()

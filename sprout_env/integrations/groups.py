@@ -8,11 +8,11 @@ from pydantic import Field
 
 from sprout_env.records.reviews import Attempts
 from sprout_env.search.collector import Collector
-from sprout_env.search.methods import MethodModel, register_method
+from sprout_env.search.methods import Method, register_method
 from sprout_env.search.review import ReviewSettings
 
 
-class TrainingGroup(MethodModel):
+class TrainingGroup(Method):
     """``size`` attempts of one task: branches while nothing has passed, else more roots.
 
     ``roots == size`` is plain GRPO. Nothing is stopped early: each attempt is wanted whole.

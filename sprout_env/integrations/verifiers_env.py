@@ -25,8 +25,8 @@ from sprout_env.errors import SandboxError
 from sprout_env.integrations import pins
 from sprout_env.records.attempt import Attempt
 from sprout_env.sandbox.sandbox import Sandbox, ShellState
+from sprout_env.search.attempts import AttemptJob, ThreadExecutor, run_attempt
 from sprout_env.search.budget import Stop
-from sprout_env.search.collect import AttemptJob, ThreadExecutor, run_attempt
 from sprout_env.search.events import OnEvent
 from sprout_env.search.runs import RunConfig, run
 from sprout_env.tasks.suites import find_suite

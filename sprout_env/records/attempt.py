@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
@@ -40,6 +43,11 @@ class Usage(Frozen):
             completion_tokens=self.completion_tokens + other.completion_tokens,
             seconds=self.seconds + other.seconds,
         )
+
+    @classmethod
+    def sum(cls, parts: Iterable[Usage]) -> Usage:
+        """Sum of any number."""
+        return functools.reduce(operator.add, parts, cls())
 
     @property
     def tokens(self) -> int:

@@ -185,11 +185,7 @@ class Attempts(Frozen):
 
     def usage(self, part: Literal["root", "review", "branch", "all"] = "all") -> Usage:
         """Return what one part of the collection cost, in model calls."""
-        total = Usage()
-        for attempt in self.attempts:
-            if part in ("all", attempt.part):
-                total = total + attempt.usage
+        usages = [a.usage for a in self.attempts if part in ("all", a.part)]
         if part in ("all", "review"):
-            for review in self.reviews:
-                total = total + review.usage
-        return total
+            usages += [review.usage for review in self.reviews]
+        return Usage.sum(usages)

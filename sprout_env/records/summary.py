@@ -79,13 +79,10 @@ class Summary(Frozen):
     def total(self) -> PartCost:
         """All parts together."""
         costs = [self.parts[part] for part in PARTS]
-        usage = Usage()
-        for cost in costs:
-            usage = usage + cost.usage
         return PartCost(
             attempts=sum(cost.attempts for cost in costs),
             turns=sum(cost.turns for cost in costs),
-            usage=usage,
+            usage=Usage.sum(cost.usage for cost in costs),
             seconds=sum(cost.seconds for cost in costs),
         )
 
@@ -93,9 +90,7 @@ class Summary(Frozen):
 def _parts(collections: Sequence[Attempts]) -> dict[Part, PartCost]:
     found: dict[Part, PartCost] = {}
     for part in PARTS:
-        usage = Usage()
-        for collection in collections:
-            usage = usage + collection.usage(part)
+        usage = Usage.sum(collection.usage(part) for collection in collections)
         if part == "review":
             reviews = [review for item in collections for review in item.reviews]
             found[part] = PartCost(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from sprout_env.search.budget import Budget, Meter, Prices, Stop
-from sprout_env.search.collect import (
+from sprout_env.search.attempts import (
     AttemptJob,
     AttemptLimits,
     Executor,
+    Recipe,
     ThreadExecutor,
     run_attempt,
 )
-from sprout_env.search.collector import Collector, Recipe, derive_seed
+from sprout_env.search.budget import Budget, Meter, Prices, Stop
+from sprout_env.search.collector import Collector, derive_seed
 from sprout_env.search.methods import (
     Method,
-    MethodModel,
     PassAtK,
     RewardOnlyReview,
     RollbackNoHint,
@@ -41,7 +41,6 @@ __all__ = [
     "LastK",
     "Meter",
     "Method",
-    "MethodModel",
     "PassAtK",
     "Pdr",
     "PlanReading",

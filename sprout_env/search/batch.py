@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, wait
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 
 from sprout_env.records.attempt import Attempt
 from sprout_env.records.reviews import ReviewRecord
+from sprout_env.search.attempts import AttemptJob, Executor
 from sprout_env.search.budget import Meter, Stop
-from sprout_env.search.collect import AttemptJob, Executor
 from sprout_env.search.events import AttemptFinished, AttemptWatched, Event, OnEvent
 from sprout_env.search.shared import SharedRoots
 
@@ -18,45 +19,32 @@ UNFINISHED = ("infra_error", "out_of_budget")
 """What a resumed run begins anew; what it cost before is added to the new record."""
 
 
+@dataclass(eq=False)
 class Batch:
-    """Runs jobs for one collector, in whose thread all its methods are called.
+    """Runs jobs for one collector, in whose thread all its methods are called."""
 
-    Args:
-        executor: Where jobs run.
-        meter: Refuses new work when a budget is used up.
-        above: The run's signal; the batch has one of its own below it.
-        on_event: Told of everything.
-        done: Finished attempts of an earlier run, by id.
-        shared: Roots that other methods of a comparison have paid; None: not shared.
-        stop_on_pass: The first pass ends the others.
-        on_watched: Told, in the collector's thread, how watched attempts stand.
-    """
+    executor: Executor
+    meter: Meter
+    """Refuses new work when a budget is used up."""
+    above: Stop
+    """The run's signal; the batch has one of its own below it."""
+    on_event: OnEvent
+    done: dict[str, Attempt | ReviewRecord]
+    """Finished attempts of an earlier run, by id."""
+    shared: SharedRoots | None
+    """Roots that other methods of a comparison have paid; None: not shared."""
+    stop_on_pass: bool
+    """The first pass ends the others."""
+    on_watched: Callable[[AttemptWatched], None] | None = None
+    """Told, in the collector's thread, how watched attempts stand."""
 
-    def __init__(
-        self,
-        executor: Executor,
-        meter: Meter,
-        above: Stop,
-        on_event: OnEvent,
-        done: dict[str, Attempt | ReviewRecord],
-        *,
-        shared: SharedRoots | None = None,
-        stop_on_pass: bool,
-        on_watched: Callable[[AttemptWatched], None] | None = None,
-    ) -> None:
-        self._executor = executor
-        self._meter = meter
-        self._on_event = on_event
-        self._done = done
-        self._shared = shared
-        self._stop_on_pass = stop_on_pass
-        self._on_watched = on_watched
+    def __post_init__(self) -> None:
         self._order: list[str] = []
         self._futures: dict[Future[Attempt], AttemptJob] = {}
         self._stale: dict[str, Attempt] = {}
         self._queue: SimpleQueue[Future[Attempt] | AttemptWatched] = SimpleQueue()
         self._waiting = 0
-        self.stop = Stop(above)
+        self.stop = Stop(self.above)
         self.found: dict[str, Attempt] = {}
 
     @property
@@ -74,33 +62,33 @@ class Batch:
         waiting = []
         for job in jobs:
             self._order.append(job.id)
-            old = self._done.get(job.id)
+            old = self.done.get(job.id)
             if isinstance(old, Attempt) and old.status not in UNFINISHED:
                 self._know(old, resumed=True)
-            elif self._shared is not None and (paid := self._shared.get(job)) is not None:
+            elif self.shared is not None and (paid := self.shared.get(job)) is not None:
                 self._know(paid, resumed=False)
             else:
                 waiting.append(job)
                 if isinstance(old, Attempt):
                     self._stale[job.id] = old
-                    self._meter.add(old.usage)
+                    self.meter.add(old.usage)
         if waiting and not self.stop.reason:
-            self._meter.check()
+            self.meter.check()
             for job in waiting:
                 self._submit(job)
 
     def _know(self, attempt: Attempt, *, resumed: bool) -> None:
         self.found[attempt.id] = attempt
-        self._on_event(AttemptFinished(attempt.task, attempt, resumed=resumed, shared=not resumed))
-        if attempt.passed and self._stop_on_pass:
+        self.on_event(AttemptFinished(attempt.task, attempt, resumed=resumed, shared=not resumed))
+        if attempt.passed and self.stop_on_pass:
             self.stop.set("passed")
 
     def _submit(self, job: AttemptJob) -> None:
-        on_event = self._on_event if job.watch is None else self._watching
-        future = self._executor.submit(job, on_event=on_event, stop=self.stop)
+        on_event = self.on_event if job.watch is None else self._watching
+        future = self.executor.submit(job, on_event=on_event, stop=self.stop)
         self._futures[future] = job
         self._waiting += 1
-        if self._stop_on_pass:
+        if self.stop_on_pass:
             # In the thread that passed, before it takes up the next job.
             future.add_done_callback(partial(_stop_if_passed, self.stop))
         future.add_done_callback(self._queue.put)
@@ -108,15 +96,15 @@ class Batch:
     def _watching(self, event: Event) -> None:
         if isinstance(event, AttemptWatched):
             self._queue.put(event)
-        self._on_event(event)
+        self.on_event(event)
 
     def wait(self) -> None:
         """Wait for all; ``on_watched`` may add more meanwhile."""
         while self._waiting:
             item = self._queue.get()
             if isinstance(item, AttemptWatched):
-                if self._on_watched is not None:
-                    self._on_watched(item)
+                if self.on_watched is not None:
+                    self.on_watched(item)
                 continue
             self._waiting -= 1
             self._take(item)
@@ -137,9 +125,9 @@ class Batch:
             return
         job = self._futures[future]
         self.found[job.id] = attempt
-        self._on_event(AttemptFinished(job.task, attempt))
-        if self._shared is not None:
-            self._shared.add(job, attempt)
+        self.on_event(AttemptFinished(job.task, attempt))
+        if self.shared is not None:
+            self.shared.add(job, attempt)
 
 
 def _stop_if_passed(stop: Stop, future: Future[Attempt]) -> None:

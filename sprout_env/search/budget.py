@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from sprout_env.errors import BudgetExhausted, ConfigError, SproutError
+from sprout_env.errors import BudgetExhausted, SproutError
 from sprout_env.records.attempt import Usage
 from sprout_env.search.events import (
     AttemptFinished,
@@ -57,12 +57,7 @@ class Budget(Frozen):
         Raises:
             ConfigError: A limit is not above 0.
         """
-        try:
-            return cls.model_validate(limits)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"budget of {where}: {first['msg']}") from error
+        return cls.told("budget of ", limits)
 
 
 StopReason = Literal["", "passed", "budget", "cancelled"]

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 from sprout_env.actors.actor import Actor
 from sprout_env.actors.load import load_actor
@@ -14,9 +14,9 @@ from sprout_env.disks.store import DiskStore
 from sprout_env.errors import SnapshotError, StoreError
 from sprout_env.records.attempt import Attempt, BranchPlan, Usage
 from sprout_env.records.reviews import Attempts, Part, ReviewRecord
+from sprout_env.search.attempts import AttemptJob, Executor, Recipe
 from sprout_env.search.batch import Batch
 from sprout_env.search.budget import Meter, Stop
-from sprout_env.search.collect import AttemptJob, AttemptLimits, Executor
 from sprout_env.search.events import (
     AttemptWatched,
     OnEvent,
@@ -29,8 +29,8 @@ from sprout_env.search.plan import snapshot_at
 from sprout_env.search.review import ReviewSettings, review
 from sprout_env.search.shared import SharedRoots
 from sprout_env.snapshots import SnapshotTree
-from sprout_env.tasks.task import NetworkPolicy, Task
-from sprout_env.transcript import Frozen, Transcript
+from sprout_env.tasks.task import Task
+from sprout_env.transcript import Transcript
 
 Decide = Callable[[Attempt, int], Sequence[BranchPlan]]
 """From a root as it stood after a number of turns to the forks that begin now."""
@@ -56,21 +56,6 @@ def derive_seed(*facts: object) -> int:
     """Return a 31-bit seed that belongs to these facts, the same in every process."""
     digest = hashlib.sha256("\x1f".join(map(str, facts)).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
-
-
-class Recipe(Frozen):
-    """What all jobs of a run share."""
-
-    suite: str
-    tasks_path: str | None = None
-    dataset: str | None = None
-    store: str | None = None
-    store_kind: Literal["auto", "btrfs", "directory", "memory"] = "auto"
-    actor: dict[str, Any]
-    seed: int = 0
-    limits: AttemptLimits = AttemptLimits()
-    network: NetworkPolicy | None = None
-    """What agents may reach; None: each task's own word."""
 
 
 class Collector:
@@ -339,23 +324,12 @@ class Collector:
         return failed
 
     def _job(self, key: str, **more: Any) -> AttemptJob:
-        recipe, id = self.recipe, f"{self.task.name}:{key}"
+        id = f"{self.task.name}:{key}"
         old = self._done.get(id)
-        return AttemptJob(
-            id=id,
-            suite=recipe.suite,
-            task=self.task.name,
-            tasks_path=recipe.tasks_path,
-            dataset=recipe.dataset,
-            store=recipe.store,
-            store_kind=recipe.store_kind,
-            actor=recipe.actor,
-            seed=self.seed_for(key),
-            limits=recipe.limits,
-            network=recipe.network,
-            spent=old.usage if isinstance(old, Attempt) else Usage(),
-            **more,
-        )
+        spent = old.usage if isinstance(old, Attempt) else Usage()
+        common = {name: getattr(self.recipe, name) for name in Recipe.model_fields}
+        common |= {"id": id, "task": self.task.name, "seed": self.seed_for(key), "spent": spent}
+        return AttemptJob(**common, **more)
 
     def _branch(self, key: str, parent: Attempt, plan: BranchPlan, round: int) -> AttemptJob:
         return self._job(
@@ -376,9 +350,9 @@ class Collector:
             self._stop,
             self._on_event,
             self._done,
-            shared=self._shared,
-            stop_on_pass=stop_on_pass,
-            on_watched=on_watched,
+            self._shared,
+            stop_on_pass,
+            on_watched,
         )
 
     def _run(self, jobs: Iterable[AttemptJob], stop_on_pass: bool) -> tuple[Attempt, ...]:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from sprout_env.actors.load import load_actor
 from sprout_env.disks import open_store
 from sprout_env.errors import ConfigError, SnapshotError, StoreError
 from sprout_env.records.reviews import Attempts
+from sprout_env.search.attempts import Executor, Recipe
 from sprout_env.search.budget import Budget, Prices
-from sprout_env.search.collect import Executor
-from sprout_env.search.collector import Recipe
 from sprout_env.search.comparison import Comparison, Units, compare_rows, what_was_shared
 from sprout_env.search.events import OnEvent
 from sprout_env.search.events import ignore as ignore_events
-from sprout_env.search.methods import load_method
+from sprout_env.search.journal import hold
+from sprout_env.search.methods import load_method, method_names
 from sprout_env.search.runs import RunConfig, RunResult, probe, run
 from sprout_env.search.shared import SharedRoots
 from sprout_env.snapshots import SnapshotTree
@@ -52,17 +51,17 @@ class CompareConfig(Recipe):
         for text in methods:
             method = load_method(text)
             method.check(acting)
-            if text in specs:
-                raise ConfigError(f"method {text} is named twice")
+            if twin := next((label for label, s in specs.items() if s == method.spec()), None):
+                raise ConfigError(
+                    f"method {text} is named twice" + ("" if text == twin else f": it is {twin}")
+                )
             specs[text] = method.spec()
         if not specs:
-            raise ConfigError("a comparison needs at least one method")
-        try:
-            return cls(suite=suite, actor=acting.spec(), methods=specs, **more)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"comparison: {where}: {first['msg']}") from error
+            raise ConfigError(
+                f"a comparison needs at least one method of {', '.join(method_names())}"
+            )
+        settings = {"suite": suite, "actor": acting.spec(), "methods": specs, **more}
+        return cls.told("comparison: ", settings)
 
 
 def split_methods(text: str) -> list[str]:
@@ -121,7 +120,10 @@ def compare(
     acting = load_actor(config.actor)
     for spec in config.methods.values():
         load_method(spec).check(acting)
-    with _held(folder, config):
+    if (folder / "run.json").exists():
+        raise ConfigError(f"{folder} holds a single run; choose another folder")
+    mine = config.model_dump(mode="json", exclude={"methods", "seeds"})
+    with hold(folder / "comparison.json", mine, "comparison"):
         todo = [
             (seed, label)
             for seed in config.seeds
@@ -242,34 +244,3 @@ def _table(
         billed=billed,
         paid=paid,
     )
-
-
-@contextmanager
-def _held(folder: Path, config: CompareConfig) -> Iterator[None]:
-    """Hold the folder against other processes, and refuse one of another comparison."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if (folder / "run.json").exists():
-        raise ConfigError(f"{folder} holds a single run; choose another folder")
-    mine = config.model_dump(mode="json", exclude={"methods", "seeds"})
-    with (folder / "comparison.json").open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(f"another process writes to the comparison in {folder}") from error
-        file.seek(0)
-        told = file.read()
-        if told:
-            try:
-                theirs = json.loads(told)
-            except ValueError as error:
-                raise ConfigError(f"{file.name} cannot be read: {error}") from error
-            different = sorted(n for n in {*mine, *theirs} if mine.get(n) != theirs.get(n))
-            if different:
-                raise ConfigError(
-                    f"{folder} holds another comparison (different: {', '.join(different)}); "
-                    "choose another folder"
-                )
-        else:
-            file.write(json.dumps(mine, indent=1))
-            file.flush()
-        yield

@@ -191,23 +191,18 @@ def estimate(values: Mapping[Unit, float]) -> Estimate:
 
 
 def _cost(mine: Units, attempts: Sequence[Attempt], prices: Prices | None) -> Cost:
-    usage = review = branch = Usage()
-    seconds = 0.0
-    for item in mine.values():
-        usage = usage + item.usage()
-        review = review + item.usage("review")
-        branch = branch + item.usage("branch")
-        seconds += sum(a.seconds for a in item.attempts) + sum(r.seconds for r in item.reviews)
+    usage = Usage.sum(item.usage() for item in mine.values())
     later = [attempt for attempt in attempts if attempt.part == "branch"]
+    reviews = [review for item in mine.values() for review in item.reviews]
     return Cost(
         attempts=len(attempts),
         branches=len(later),
         steps=sum(attempt.own_turns for attempt in attempts),
         branch_steps=sum(attempt.own_turns for attempt in later),
         usage=usage,
-        review=review,
-        branch=branch,
-        seconds=seconds,
+        review=Usage.sum(item.usage("review") for item in mine.values()),
+        branch=Usage.sum(item.usage("branch") for item in mine.values()),
+        seconds=sum(a.seconds for a in attempts) + sum(review.seconds for review in reviews),
         money=prices.cost(usage) if prices is not None else None,
     )
 
@@ -216,25 +211,15 @@ def what_was_shared(units: Mapping[str, Units]) -> tuple[int, int, Usage, Usage]
     """Return roots that several methods hold, uses beyond the first, usage billed and paid."""
     holders: Counter[tuple[int, str, str]] = Counter()
     usages: dict[tuple[int, str, str], Usage] = {}
-    billed = Usage()
+    billed = Usage.sum(item.usage() for mine in units.values() for item in mine.values())
     for mine in units.values():
         for (_, seed), item in mine.items():
-            billed = billed + item.usage()
             for attempt in item.roots:
                 # The very same attempt: ids of its turns are drawn once.
                 mark = attempt.entries[-1].id if attempt.entries else ""
                 holders[seed, attempt.id, mark] += 1
                 usages[seed, attempt.id, mark] = attempt.usage
     several = {key: count for key, count in holders.items() if count > 1 and key[2]}
-    saved = Usage()
-    for key, count in several.items():
-        for _ in range(count - 1):
-            saved = saved + usages[key]
-    paid = Usage(
-        calls=billed.calls - saved.calls,
-        prompt_tokens=billed.prompt_tokens - saved.prompt_tokens,
-        cached_tokens=billed.cached_tokens - saved.cached_tokens,
-        completion_tokens=billed.completion_tokens - saved.completion_tokens,
-        seconds=billed.seconds - saved.seconds,
-    )
+    saved = Usage.sum(usages[key] for key, count in several.items() for _ in range(count - 1))
+    paid = Usage(**{name: value - getattr(saved, name) for name, value in billed})
     return len(several), sum(several.values()) - len(several), billed, paid

@@ -6,6 +6,7 @@ import fcntl
 import json
 import re
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +17,41 @@ from sprout_env.records.reviews import Attempts, ReviewRecord
 from sprout_env.search.events import AttemptFinished, Event, ReviewFinished, TaskFinished
 
 
+def hold(path: Path, mine: dict[str, Any], what: str) -> IO[str]:
+    """Lock a folder's file of settings, written if it is new; the lock goes when it is closed.
+
+    Args:
+        path: The file.
+        mine: What it must hold.
+        what: What lies in the folder: a run, a comparison.
+
+    Raises:
+        ConfigError: Another process holds it, it cannot be read, or it holds other settings.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as undo:
+        file = undo.enter_context(path.open("a+", encoding="utf-8"))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"another process writes to the {what} in {path.parent}") from error
+        file.seek(0)
+        try:
+            theirs = json.loads(file.read() or "null")
+        except ValueError as error:
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+        if theirs is None:
+            file.write(json.dumps(mine, indent=1))
+            file.flush()
+        elif different := sorted(n for n in {*mine, *theirs} if mine.get(n) != theirs.get(n)):
+            raise ConfigError(
+                f"{path.parent} holds another {what} (different: {', '.join(different)}); "
+                "choose another folder"
+            )
+        undo.pop_all()
+        return file
+
+
 class Journal:
     """A run's folder: ``run.json``, ``attempts.jsonl``, ``reviews.jsonl``, ``tasks.jsonl``.
 
@@ -24,43 +60,16 @@ class Journal:
     """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self._lock_file: IO[str] = (folder / "run.json").open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._check(config)
+        self._lock = threading.Lock()
+        with ExitStack() as undo:
+            self._file = undo.enter_context(hold(folder / "run.json", config, "run"))
             self.done = self._read()
             self._writers = {
                 name: RecordWriter(folder / f"{name}.jsonl")
                 for name in ("attempts", "reviews", "tasks")
             }
-        except BlockingIOError as error:
-            self._lock_file.close()
-            raise ConfigError(f"another process writes to the run in {folder}") from error
-        except BaseException:
-            self._lock_file.close()
-            raise
-        self._lock = threading.Lock()
-
-    def _check(self, mine: dict[str, Any]) -> None:
-        self._lock_file.seek(0)
-        told = self._lock_file.read()
-        if not told:
-            self._lock_file.write(json.dumps(mine, indent=1))
-            self._lock_file.flush()
-            return
-        try:
-            theirs = json.loads(told)
-        except ValueError as error:
-            raise ConfigError(f"{self.folder}/run.json cannot be read: {error}") from error
-        names = {*mine, *theirs}
-        different = sorted(n for n in names if mine.get(n) != theirs.get(n))
-        if different:
-            raise ConfigError(
-                f"{self.folder} holds another run (different: {', '.join(different)}); "
-                "choose another folder"
-            )
+            undo.pop_all()
 
     def _read(self) -> dict[str, Attempt | ReviewRecord | Attempts]:
         done: dict[str, Attempt | ReviewRecord | Attempts] = {}
@@ -86,7 +95,7 @@ class Journal:
         """Close the files and let other processes have the folder. Idempotent."""
         for writer in self._writers.values():
             writer.close()
-        self._lock_file.close()
+        self._file.close()
 
 
 def _planned(attempt: Attempt) -> tuple[int, list[tuple[int, str]]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from sprout_env.actors.actor import Actor, TokenFact
 from sprout_env.errors import ConfigError
@@ -17,41 +17,8 @@ from sprout_env.search.review import ReviewSettings
 from sprout_env.transcript import Frozen
 
 
-class Method(Protocol):
-    """How a task's attempts are chosen."""
-
-    @property
-    def name(self) -> str:
-        """How it is called in tables."""
-
-    def spec(self) -> dict[str, Any]:
-        """Return the JSON from which ``load_method`` makes it again."""
-
-    @property
-    def helpers(self) -> tuple[dict[str, Any], ...]:
-        """Specs of actors that it asks beside the policy."""
-
-    @property
-    def needs(self) -> frozenset[TokenFact]:
-        """What it must be told of the policy's tokens."""
-
-    def check(self, actor: Actor) -> None:
-        """Refuse an actor that cannot serve it, before anything is spent.
-
-        Raises:
-            ConfigError: What the actor lacks.
-        """
-
-    def collect(self, collector: Collector) -> Attempts:
-        """Do all that it does for the collector's task.
-
-        Raises:
-            BudgetExhausted: A budget is used up; the collector holds what was finished.
-        """
-
-
-class MethodModel(Frozen):
-    """What methods share: a frozen model whose fields are their settings."""
+class Method(Frozen):
+    """How a task's attempts are chosen: a frozen model whose fields are its settings."""
 
     @property
     def name(self) -> str:
@@ -73,14 +40,22 @@ class MethodModel(Frozen):
         return frozenset()
 
     def check(self, actor: Actor) -> None:
-        """Take any actor."""
+        """Refuse an actor that cannot serve it, before anything is spent.
+
+        Raises:
+            ConfigError: What the actor lacks.
+        """
 
     @abstractmethod
     def collect(self, collector: Collector) -> Attempts:
-        """Do all that it does for the collector's task."""
+        """Do all that it does for the collector's task.
+
+        Raises:
+            BudgetExhausted: A budget is used up; the collector holds what was finished.
+        """
 
 
-class Sprout(MethodModel):
+class Sprout(Method):
     """Roots, then rounds of review and branches while nothing has passed.
 
     Example:
@@ -133,7 +108,7 @@ class RewardOnlyReview(Sprout):
     feedback: Literal["reward"] = "reward"
 
 
-class PassAtK(MethodModel):
+class PassAtK(Method):
     """``k`` independent roots."""
 
     kind: Literal["pass"] = "pass"
@@ -151,32 +126,25 @@ class PassAtK(MethodModel):
         return collector.result(self.name)
 
 
-class _Registry:
-    """Methods by the ``kind`` of their spec, and the setting behind ``@``."""
-
-    kinds: ClassVar[dict[str, tuple[type[Any], str | None]]] = {
-        "sprout": (Sprout, None),
-        "pass": (PassAtK, "k"),
-        "rollback_no_hint": (RollbackNoHint, None),
-        "reward_only_review": (RewardOnlyReview, None),
-    }
+_KINDS: dict[str, tuple[type[Method], str | None]] = {}
+"""Methods by the ``kind`` of their spec, and the setting behind ``@``."""
 
 
-def register_method(kind: str, method: type[Any], at: str | None = None) -> None:
+def register_method(kind: str, method: type[Method], at: str | None = None) -> None:
     """Make a method known by name.
 
     Args:
         kind: Its name, and the ``kind`` of its spec.
-        method: A frozen model with ``name``, ``spec`` and ``collect``.
+        method: Its class.
         at: The setting that ``kind@value`` stands for.
     """
-    _Registry.kinds[kind] = (method, at)
+    _KINDS[kind] = (method, at)
 
 
 def method_names() -> tuple[str, ...]:
     """Return the names of all methods."""
-    kinds = _Registry.kinds.items()
-    return tuple(sorted(f"{kind}@{at.upper()}" if at else kind for kind, (_, at) in kinds))
+    named = (f"{kind}@{at.upper()}" if at else kind for kind, (_, at) in _KINDS.items())
+    return tuple(sorted(named))
 
 
 def load_method(spec: Mapping[str, Any] | str) -> Method:
@@ -198,7 +166,7 @@ def load_method(spec: Mapping[str, Any] | str) -> Method:
         kind, _, value = head.partition("@")
         settings: dict[str, Any] = {"kind": kind}
         if value:
-            at = _Registry.kinds[kind][1] if kind in _Registry.kinds else None
+            at = _KINDS[kind][1] if kind in _KINDS else None
             settings[at or "@"] = value
         for item in filter(None, tail.split(",")):
             name, equals, setting = item.partition("=")
@@ -207,13 +175,14 @@ def load_method(spec: Mapping[str, Any] | str) -> Method:
             settings[name.strip()] = setting.strip()
     else:
         settings = dict(spec)
-    known = _Registry.kinds.get(str(settings.get("kind")))
+    known = _KINDS.get(str(settings.get("kind")))
     if known is None:
         names = ", ".join(method_names())
         raise ConfigError(f"no method {settings.get('kind')!r}; there are {names}")
-    try:
-        method: Method = known[0].model_validate(settings)
-    except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise ConfigError(f"method {settings['kind']}: {wrong}") from error
-    return method
+    return known[0].told(f"method {settings['kind']}: ", settings)
+
+
+register_method("sprout", Sprout)
+register_method("pass", PassAtK, at="k")
+register_method("rollback_no_hint", RollbackNoHint)
+register_method("reward_only_review", RewardOnlyReview)

@@ -16,13 +16,13 @@ from sprout_env.records.attempt import Attempt
 from sprout_env.records.reviews import Attempts
 from sprout_env.records.summary import Ratio
 from sprout_env.search.collector import Collector, derive_seed
-from sprout_env.search.methods import MethodModel, register_method
+from sprout_env.search.methods import Method, register_method
 from sprout_env.search.render import guard
 from sprout_env.search.review import prompt_text
 from sprout_env.search.tournament import Tournament, comparable, summarise_attempts
 
 
-class Selecting(MethodModel):
+class Selecting(Method):
     """What methods that answer with one attempt share."""
 
     n: int = Field(default=4, gt=0)

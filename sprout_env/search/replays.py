@@ -11,8 +11,8 @@ from typing import Any
 from sprout_env.errors import ActorError
 from sprout_env.records.attempt import Attempt
 from sprout_env.records.export import read_attempts
+from sprout_env.search.attempts import AttemptJob, Executor, ThreadExecutor
 from sprout_env.search.budget import Stop, StopReason
-from sprout_env.search.collect import AttemptJob, Executor, ThreadExecutor
 from sprout_env.search.events import OnEvent
 from sprout_env.search.events import ignore as ignore_events
 from sprout_env.search.runs import RunConfig, RunResult, load_run, run

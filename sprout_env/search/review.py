@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
 from importlib.resources import files
@@ -117,6 +117,39 @@ def ask(
         seed=actor.spec().get("seed"),
     )
     return Asked(exchange=exchange, usage=usage_of(trace, time.monotonic() - begun))
+
+
+def record_of(
+    id: str, round: int, read: Sequence[str], asked: Sequence[Asked], begun: float, **more: Any
+) -> ReviewRecord:
+    """Return the record of questions that were asked.
+
+    Args:
+        id: Task and key, as ``task:review-1``.
+        round: The round.
+        read: Ids of the attempts that were read.
+        asked: The questions.
+        begun: The monotonic clock at their beginning.
+        **more: What else came of them.
+    """
+    return ReviewRecord(
+        id=id,
+        task=id.rpartition(":")[0],
+        round=round,
+        failures=tuple(read),
+        exchanges=tuple(item.exchange for item in asked),
+        usage=Usage.sum(item.usage for item in asked),
+        seconds=time.monotonic() - begun,
+        **more,
+    )
+
+
+def read_answer(said: Asked, read: Callable[[str], PlanReading]) -> PlanReading:
+    """Return the plans of an answer; of none where the actor failed, which is said."""
+    if said.exchange.error:
+        fault = DroppedPlan(reason="actor_failed", detail=said.exchange.error)
+        return PlanReading((), (fault,))
+    return read(said.exchange.answer)
 
 
 def analyst_messages(
@@ -237,10 +270,7 @@ def review(
     )
     note(ask(actor, "reviewer", messages, schema=schema))
     first = asked[-1].exchange
-    if first.error:
-        reading = PlanReading((), (DroppedPlan(reason="actor_failed", detail=first.error),))
-    else:
-        reading = read(first.answer)
+    reading = read_answer(asked[-1], read)
     reasked = bool(reading.complaint) and not first.error
     if reasked:
         told = (
@@ -261,18 +291,13 @@ def review(
         on_event(PlanMade(task, round, plan))
     for dropped in reading.dropped:
         on_event(PlanDropped(task, round, dropped))
-    usage = Usage()
-    for item in asked:
-        usage = usage + item.usage
-    return ReviewRecord(
-        id=f"{task}:review-{round}",
-        task=task,
-        round=round,
-        failures=tuple(attempt.id for attempt in failures),
-        exchanges=tuple(item.exchange for item in asked),
+    return record_of(
+        f"{task}:review-{round}",
+        round,
+        [attempt.id for attempt in failures],
+        asked,
+        begun,
         plans=reading.plans,
         dropped=reading.dropped,
         reasked=reasked,
-        usage=usage,
-        seconds=time.monotonic() - begun,
     )

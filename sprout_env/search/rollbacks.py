@@ -18,12 +18,12 @@ from sprout_env.errors import ConfigError
 from sprout_env.records.attempt import Attempt, BranchPlan
 from sprout_env.records.reviews import Attempts
 from sprout_env.search.collector import Collector, derive_seed
-from sprout_env.search.methods import MethodModel, register_method
+from sprout_env.search.methods import Method, register_method
 from sprout_env.search.plan import eligible
 from sprout_env.transcript import TokenTrace, Turn
 
 
-class Rollback(MethodModel):
+class Rollback(Method):
     """Roots, then rounds of branches from boundaries that a rule chooses."""
 
     roots: int = Field(default=1, gt=0)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from sprout_env.records.attempt import Attempt
 from sprout_env.records.pictures import cell
 from sprout_env.records.reviews import Attempts, ReviewRecord
 from sprout_env.records.summary import Summary, summarise
+from sprout_env.search.attempts import Executor, Recipe, ThreadExecutor
 from sprout_env.search.budget import Budget, Meter, Stop
-from sprout_env.search.collect import Executor, ThreadExecutor
-from sprout_env.search.collector import Collector, Recipe
+from sprout_env.search.collector import Collector
 from sprout_env.search.events import (
     AttemptFinished,
     Event,
@@ -55,17 +56,8 @@ class RunConfig(Recipe):
         Raises:
             ConfigError: Something in it cannot be served.
         """
-        try:
-            return cls(
-                suite=suite,
-                actor=load_actor(actor).spec(),
-                method=load_method(method).spec(),
-                **more,
-            )
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"run: {where}: {first['msg']}") from error
+        acting, specs = load_actor(actor).spec(), load_method(method).spec()
+        return cls.told("run: ", {"suite": suite, "actor": acting, "method": specs, **more})
 
 
 class RunResult(Frozen):
@@ -222,32 +214,20 @@ def probe(actor: dict[str, Any], method: Method) -> None:
         needs = frozenset()
 
 
+@dataclass
 class _Desk:
     """What the tasks of a run share."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        suite: Suite,
-        method: Method,
-        store: DiskStore,
-        executor: Executor,
-        meter: Meter,
-        stop: Stop,
-        tell: OnEvent,
-        journal: Journal | None,
-        shared: SharedRoots | None,
-    ) -> None:
-        self.config = config
-        self.suite = suite
-        self.method = method
-        self.store = store
-        self.executor = executor
-        self.meter = meter
-        self.stop = stop
-        self.tell = tell
-        self.journal = journal
-        self.shared = shared
+    config: RunConfig
+    suite: Suite
+    method: Method
+    store: DiskStore
+    executor: Executor
+    meter: Meter
+    stop: Stop
+    tell: OnEvent
+    journal: Journal | None
+    shared: SharedRoots | None
 
     def finished(self, slug: str) -> bool:
         """Whether an earlier part of the run is through with a task."""
@@ -256,7 +236,9 @@ class _Desk:
     def run(self, slugs: Sequence[str], workers: int) -> list[Attempts]:
         """Collect all tasks; the attempts of all share the executor's room."""
         found: dict[str, Attempts] = {}
-        pool = ThreadPoolExecutor(workers, thread_name_prefix="sprout-task")
+        # Twice as many tasks as attempts at a time: while one is reviewed or nears its end alone,
+        # there is something else to run.
+        pool = ThreadPoolExecutor(2 * workers, thread_name_prefix="sprout-task")
         futures: dict[Future[Attempts], str] = {}
         try:
             futures = {pool.submit(self._collect, slug): slug for slug in slugs}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sprout_env.records.attempt import Attempt
 from sprout_env.records.export import RecordWriter, read_attempts
-from sprout_env.search.collect import AttemptJob
+from sprout_env.search.attempts import AttemptJob
 
 
 class SharedRoots:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -11,15 +12,15 @@ from pydantic import Field, field_validator
 from sprout_env.actors.actor import Actor, Message
 from sprout_env.actors.load import load_actor
 from sprout_env.records.attempt import Attempt, BranchPlan
-from sprout_env.records.reviews import Attempts, DroppedPlan, ReviewRecord
+from sprout_env.records.reviews import Attempts, ReviewRecord
 from sprout_env.search.collector import Collector
-from sprout_env.search.methods import MethodModel, register_method
-from sprout_env.search.plan import PlanReading, plan_schema, read_plans
+from sprout_env.search.methods import Method, register_method
+from sprout_env.search.plan import plan_schema, read_plans
 from sprout_env.search.render import guard, render_attempt
-from sprout_env.search.review import ask, prompt_text
+from sprout_env.search.review import ask, prompt_text, read_answer, record_of
 
 
-class Shepherd(MethodModel):
+class Shepherd(Method):
     """Roots under a supervisor, which knows no verdict; forks run beside the root.
 
     The supervisor is asked after every ``every`` turns of a root. It may be another, stronger
@@ -101,29 +102,24 @@ class Shepherd(MethodModel):
                 actor, "supervisor", messages, attempt=root.id, schema=plan_schema(hint=self.hint)
             )
         collector.told("supervisor", root.id, said.usage)
-        if said.exchange.error:
-            fault = DroppedPlan(reason="actor_failed", detail=said.exchange.error)
-            reading = PlanReading((), (fault,))
-        else:
-            reading = read_plans(
-                said.exchange.answer,
-                [root],
-                branches=left,
-                max_turns=collector.max_turns,
-                hint=self.hint,
-                may_be_none=True,
-            )
-        return ReviewRecord(
-            id=f"{root.task}:{key}",
+        read = partial(
+            read_plans,
+            failures=[root],
+            branches=left,
+            max_turns=collector.max_turns,
+            hint=self.hint,
+            may_be_none=True,
+        )
+        plans, dropped = read_answer(said, read)
+        return record_of(
+            f"{root.task}:{key}",
+            1,
+            [root.id],
+            [said],
+            begun,
             kind="supervision",
-            task=root.task,
-            round=1,
-            failures=(root.id,),
-            exchanges=(said.exchange,),
-            plans=reading.plans,
-            dropped=reading.dropped,
-            usage=said.usage,
-            seconds=time.monotonic() - begun,
+            plans=plans,
+            dropped=dropped,
         )
 
 

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sprout_env.actors.actor import Message
-from sprout_env.records.attempt import Attempt, Usage
-from sprout_env.records.reviews import Duel, Exchange, ReviewRecord
+from sprout_env.records.attempt import Attempt
+from sprout_env.records.reviews import Duel, ReviewRecord
 from sprout_env.search.collector import Collector, derive_seed
 from sprout_env.search.plan import json_values
 from sprout_env.search.render import guard, render_attempt
-from sprout_env.search.review import Asked, ask, prompt_text
+from sprout_env.search.review import Asked, ask, prompt_text, record_of
 
 FIELDS = ("approach", "decisions", "worked", "failed", "final_state", "risks")
 WORKERS = 4
@@ -70,22 +70,13 @@ def summarise_attempts(
             return ask(actor, "summary", messages, attempt=attempt.id, schema=_summary_schema())
 
     def make() -> ReviewRecord:
-        begun, usage = time.monotonic(), Usage()
+        begun = time.monotonic()
         with ThreadPoolExecutor(WORKERS) as pool:
             said = list(pool.map(one, attempts))
         for item in said:
-            usage = usage + item.usage
             collector.told("summary", item.exchange.attempt, item.usage)
-        return ReviewRecord(
-            id=f"{collector.task.name}:{key}",
-            kind="summaries",
-            task=collector.task.name,
-            round=0,
-            failures=tuple(attempt.id for attempt in attempts),
-            exchanges=tuple(item.exchange for item in said),
-            usage=usage,
-            seconds=time.monotonic() - begun,
-        )
+        read = [attempt.id for attempt in attempts]
+        return record_of(f"{collector.task.name}:{key}", 0, read, said, begun, kind="summaries")
 
     record = collector.recorded(key, make)
     told = {e.attempt: e.answer.strip() for e in record.exchanges if not e.error}
@@ -111,9 +102,8 @@ class Tournament:
         self._votes = votes
         self._key = key
         self._draw = random.Random(derive_seed(collector.seed_for(key)))
-        self._exchanges: list[Exchange] = []
+        self._asked: list[Asked] = []
         self._duels: list[Duel] = []
-        self._usage = Usage()
 
     def run(self, keep: int) -> tuple[str, ...]:
         """Return the ids that are left.
@@ -133,17 +123,15 @@ class Tournament:
                 pairs = [(left[2 * n], left[2 * n + 1]) for n in range(duels)]
                 left = [self._duel(pool, *pair) for pair in pairs] + left[2 * duels :]
                 self._draw.shuffle(left)
-        return ReviewRecord(
-            id=f"{self._collector.task.name}:{self._key}",
+        return record_of(
+            f"{self._collector.task.name}:{self._key}",
+            0,
+            [*self._summaries],
+            self._asked,
+            begun,
             kind="tournament",
-            task=self._collector.task.name,
-            round=0,
-            failures=tuple(self._summaries),
-            exchanges=tuple(self._exchanges),
             duels=tuple(self._duels),
             chosen=tuple(left),
-            usage=self._usage,
-            seconds=time.monotonic() - begun,
         )
 
     def _duel(self, pool: ThreadPoolExecutor, first: str, second: str) -> str:
@@ -158,8 +146,7 @@ class Tournament:
         for question in asked:
             said, choice = question.result()
             for item in said:
-                self._exchanges.append(item.exchange)
-                self._usage = self._usage + item.usage
+                self._asked.append(item)
                 self._collector.told("vote", None, item.usage)
             if choice is None:
                 discarded += 1

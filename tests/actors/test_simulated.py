@@ -12,7 +12,7 @@ from sprout_env.actors import Actor, Message, SimulatedActor, load_actor
 from sprout_env.actors.simulated import follow
 from sprout_env.errors import ActorError, ConfigError
 from sprout_env.records.attempt import Attempt
-from sprout_env.search.collect import AttemptJob
+from sprout_env.search.attempts import AttemptJob
 from sprout_env.search.plan import read_plans
 from sprout_env.search.review import ReviewSettings, analyst_messages, reviewer_messages
 from sprout_env.tasks.playbook import load_playbook
@@ -128,7 +128,7 @@ def test_an_unexpected_output_is_read_and_said(folder: Path) -> None:
 
 
 def test_a_task_without_a_playbook_and_bad_settings_are_refused_by_name() -> None:
-    with pytest.raises(ActorError, match="no playbook"):
+    with pytest.raises(ActorError, match="a playbook.toml, and none"):
         SimulatedActor().act(Transcript.start("Prove the Riemann hypothesis."))
     with pytest.raises(ConfigError, match="skill"):
         load_actor("simulated:skill=1.5")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sprout_env.cli import main
-from tests.actors.chat_server import completion, serve
+from tests.actors.chat_server import completion, problem, serve
 from tests.search.real_task import write_parts_task
 
 
@@ -33,8 +33,18 @@ def words(suite: Path, tmp_path: Path, *more: str) -> tuple[str, ...]:
     ("more", "code", "said"),
     [
         (("--methods", "sprout"), 2, "say who acts"),
-        (("--actor", "simulated", "--methods", "magic"), 2, "no method 'magic'"),
+        (("--actor", "simulated", "--methods", "magic"), 2, "no method 'magic'; there are entropy"),
+        (("--actor", "simulated", "--methods", "pass@0"), 2, "k: Input should be greater than 0"),
+        (("--actor", "simulated", "--methods", "pass@x"), 2, "k: Input should be a valid integer"),
+        (("--actor", "simulated", "--methods", ""), 2, "needs at least one method of entropy"),
+        (("--actor", "simulated", "--methods", " , "), 2, "needs at least one method of entropy"),
         (("--actor", "simulated", "--methods", "sprout,sprout"), 2, "named twice"),
+        (("--actor", "simulated", "--methods", "pass@4,pass:k=4"), 2, "named twice: it is pass@4"),
+        (("--actor", "simulated", "--rounds", "2"), 2, "belong to --scaling"),
+        (("--actor", "simulated", "--scaling", "--branches", "0"), 2, "branches: Input should be"),
+        (("--actor", "magic"), 2, "no actor of kind 'magic'; there are"),
+        (("--actor", "simulated:skill=2"), 2, "skill: Input should be less than or equal to 1"),
+        (("--actor", "simulated", "--base-url", "http://x"), 2, "belongs to --model"),
         (("--actor", "simulated", "--methods", "sprout", "--ablate"), 2, "choose one of"),
         (("--actor", "simulated:entropies=no", "--methods", "entropy"), 2, "gives none"),
         (("--actor", "openai/m:logprobs=no", "--methods", "entropy"), 2, "gives none"),
@@ -43,6 +53,11 @@ def words(suite: Path, tmp_path: Path, *more: str) -> tuple[str, ...]:
         (("--actor", "simulated", "--max-turns", "0"), 2, "limit max_turns"),
         (("--actor", "simulated", "--max-money", "3"), 2, "needs --prices"),
         (("--actor", "simulated", "--prices", "cheap"), 2, "two or three numbers"),
+        (("--actor", "simulated", "--prices", "1"), 2, "two or three numbers"),
+        (("--actor", "simulated", "--prices", "1,2,3,4"), 2, "two or three numbers"),
+        (("--actor", "simulated", "--prices", "1,-2"), 2, "two or three numbers"),
+        (("--actor", "simulated", "--prices", "1,nan"), 2, "two or three numbers"),
+        (("--actor", "simulated", "--max-money", "nan", "--prices", "1,2"), 2, "budget of money"),
         (("--actor", "simulated", "--seeds", "a"), 2, "whole numbers"),
         (("--actor", "simulated", "--seeds", "1,1"), 2, "different whole numbers"),
         (("--actor", "simulated", "--task", "nothing"), 3, "nothing"),
@@ -51,6 +66,8 @@ def words(suite: Path, tmp_path: Path, *more: str) -> tuple[str, ...]:
             9,
             "cannot be reached",
         ),
+        (("--model", "openai/m", "--base-url", "not a url"), 9, "is its address right?"),
+        (("--model", "openai/"), 2, "model: String should have at least 1 character"),
     ],
 )
 def test_bad_input_is_one_clear_line(
@@ -77,6 +94,22 @@ def test_a_server_that_gives_no_logprobs_is_found_out_first(
         assert len(server.requests) == 1
         assert server.requests[0]["max_tokens"] == 1
     assert "gives no logprobs" in capsys.readouterr().err
+
+
+def test_a_model_that_the_server_has_not_is_found_out_first(
+    suite: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("--model", "openai/typo", "--methods", "pass@1")
+    with serve(lambda body, number: (404, problem("no such model"), {})) as server:
+        assert run(*words(suite, tmp_path, *asked, "--base-url", server.url)) == 9
+        told = capsys.readouterr().err
+        assert "does not serve 'typo'; it lists m, served-model" in told
+        assert told.count("\n") == 1
+        server.models = []
+        assert run(*words(suite, tmp_path, *asked, "--base-url", server.url)) == 9
+        assert "is this its /v1?" in capsys.readouterr().err
+        assert {body["max_tokens"] for body in server.requests} == {1}
+    assert not list(tmp_path.glob("out/seed-*"))
 
 
 @pytest.mark.root

@@ -7,19 +7,15 @@ consequences show), executed without a sandbox, so that thousands of attempts co
 from __future__ import annotations
 
 import re
-from concurrent.futures import Future
 from pathlib import Path
 
-from sprout_env.actors.load import load_actor
+from benchmarks.simulated.playbook_world import PlaybookWorld
 from sprout_env.grading.verdict import TestReport, Verdict
-from sprout_env.records.attempt import Attempt, Boundary, Usage
-from sprout_env.search.budget import Stop
-from sprout_env.search.collect import AttemptJob
-from sprout_env.search.events import OnEvent
-from sprout_env.search.review import usage_of
+from sprout_env.records.attempt import Attempt
+from sprout_env.search.attempts import AttemptJob
 from sprout_env.tasks.playbook import Playbook, load_playbook
 from sprout_env.tasks.task import FolderImage, Task, VerifierSpec
-from sprout_env.transcript import Entry, Notice, Result, Transcript, Turn
+from sprout_env.transcript import Result, Turn
 
 INSTRUCTION = "Move the small shop to its new schema."
 
@@ -91,71 +87,17 @@ def judge(playbook: Playbook, commands: list[str]) -> Verdict:
     )
 
 
-def play(job: AttemptJob, start: Transcript | None = None) -> Attempt:
-    """Play one job in the world of its playbook."""
-    folder = Path(job.actor["folders"][0])
-    actor = load_actor(job.actor, job.seed)
-    transcript = start or Transcript.start(INSTRUCTION)
-    if job.notice:
-        transcript = transcript.append(Notice(text=job.notice))
-    usage = Usage()
-    boundaries = {boundary.turn: boundary for boundary in job.boundaries}
-    starting = job.plan.starting_turn if job.plan is not None else None
-    while True:
-        boundaries.setdefault(
-            transcript.turn,
-            Boundary(turn=transcript.turn, snapshot=f"{job.id}@{transcript.turn}"),
-        )
-        if starting is not None:
-            turn = Turn(
-                message=starting.message,
-                command=starting.command,
-                provenance="policy_under_review",
-            )
-            starting = None
-        else:
-            turn = actor.act(transcript)
-            usage = usage + usage_of(turn.trace)
-        transcript = transcript.append(execute(turn))
-        if turn.submits:
-            break
-        assert transcript.turn < 200
-    return Attempt(
-        id=job.id,
-        task=job.task,
-        suite=job.suite,
-        kind=job.kind,
-        parent=job.plan.attempt if job.plan is not None else None,
-        plan=job.plan,
-        round=job.round,
-        seed=job.seed,
-        instruction=INSTRUCTION,
-        entries=transcript.entries,
-        boundaries=tuple(boundaries[turn] for turn in sorted(boundaries)),
-        verdict=judge(load_playbook(folder), [turn.command for turn in transcript.turns]),
-        usage=usage,
-    )
+def judged(job: AttemptJob, turns: tuple[Turn, ...]) -> Verdict:
+    return judge(load_playbook(Path(job.actor["folders"][0])), [turn.command for turn in turns])
 
 
-class WorldExecutor:
-    """Runs jobs in the playbook's world; it finds a branch's start among the attempts it ran."""
+class WorldExecutor(PlaybookWorld):
+    """The benchmarks' world, in which commands answer and the verdict looks at what they did."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, tuple[Entry, ...]] = {}
-        self.jobs: list[AttemptJob] = []
+        super().__init__(INSTRUCTION, judged, execute)
 
-    def submit(self, job: AttemptJob, *, on_event: OnEvent, stop: Stop) -> Future[Attempt]:
-        self.jobs.append(AttemptJob.model_validate_json(job.model_dump_json()))
-        start = None
-        if job.snapshot is not None:
-            assert job.plan is not None
-            whole = Transcript.of(INSTRUCTION, self.entries[job.plan.attempt])
-            start = whole.at(job.plan.boundary)
-        attempt = play(job, start)
-        self.entries[attempt.id] = attempt.entries
-        future: Future[Attempt] = Future()
-        future.set_result(attempt)
-        return future
 
-    def close(self) -> None:
-        pass
+def play(job: AttemptJob) -> Attempt:
+    """Play one root."""
+    return WorldExecutor().play(job)

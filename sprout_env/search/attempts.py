@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from sprout_env.actors.actor import Actor
 from sprout_env.actors.load import load_actor
@@ -72,27 +72,30 @@ class AttemptLimits(Frozen):
         Raises:
             ConfigError: One is not above 0.
         """
-        try:
-            return cls.model_validate(limits)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"limit {where}: {first['msg']}") from error
+        return cls.told("limit ", limits)
 
 
-class AttemptJob(Frozen):
-    """All that is needed to run one attempt, anywhere the store is."""
+class Recipe(Frozen):
+    """What all jobs of a run share."""
 
-    id: str
     suite: str
-    task: str
     tasks_path: str | None = None
     dataset: str | None = None
     store: str | None = None
     store_kind: Literal["auto", "btrfs", "directory", "memory"] = "auto"
     actor: dict[str, Any]
-    seed: int
-    """Seed of the actor."""
+    seed: int = 0
+    """All draws follow from it; a job's own is its actor's."""
+    limits: AttemptLimits = AttemptLimits()
+    network: NetworkPolicy | None = None
+    """What agents may reach; None: each task's own word."""
+
+
+class AttemptJob(Recipe):
+    """All that is needed to run one attempt, anywhere the store is."""
+
+    id: str
+    task: str
     kind: Literal["root", "branch"] = "root"
     round: int = 0
     plan: BranchPlan | None = None
@@ -104,40 +107,21 @@ class AttemptJob(Frozen):
     """What the actor is told before its first turn, beside the instruction."""
     watch: int | None = Field(default=None, gt=0)
     """Every how many turns to tell how it stands (``AttemptWatched``); None: never."""
-    limits: AttemptLimits = AttemptLimits()
-    network: NetworkPolicy | None = None
-    """What the agent may reach; None: the task's own word."""
     spent: Usage = Usage()
     """What earlier, failed runs of this job cost; it is added to the record."""
 
     def record(self, **more: Any) -> Attempt:
         """Return the attempt that this job is, with what came of it."""
-        return Attempt(
-            id=self.id,
-            task=self.task,
-            suite=self.suite,
-            kind=self.kind,
-            parent=self.plan.attempt if self.plan is not None else None,
-            plan=self.plan,
-            round=self.round,
-            seed=self.seed,
-            **more,
-        )
+        names = ("id", "task", "suite", "kind", "plan", "round", "seed")
+        mine = {name: getattr(self, name) for name in names}
+        return Attempt(parent=self.plan.attempt if self.plan is not None else None, **mine, **more)
 
     def env_arguments(self) -> dict[str, Any]:
         """Return the arguments of the env that runs it."""
-        return {
-            "suite": self.suite,
-            "task": self.task,
-            "tasks_path": self.tasks_path,
-            "dataset": self.dataset,
-            "store": self.store,
-            "store_kind": self.store_kind,
-            "max_turns": self.limits.max_turns,
-            "command_timeout_s": self.limits.command_timeout_s,
-            "output_chars": self.limits.output_chars,
-            "network": self.network,
-        }
+        names = ("suite", "task", "tasks_path", "dataset", "store", "store_kind", "network")
+        limits = ("max_turns", "command_timeout_s", "output_chars")
+        mine = {name: getattr(self, name) for name in names}
+        return mine | {name: getattr(self.limits, name) for name in limits}
 
 
 @dataclass
