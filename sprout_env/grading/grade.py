@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 from sprout_env.disks.store import Base, Disk, DiskStore, FrozenDiskId
 from sprout_env.errors import SandboxError, SandboxLost, VerdictInvalid
+from sprout_env.grading.hooks import planted
 from sprout_env.grading.live import keep_services, rewrites
 from sprout_env.grading.protocol import (
     Judged,
@@ -82,6 +83,10 @@ def grade(
         finally:
             store.drop(disk.id)
         verdict = _placed(store, task, base, _settle(store, setting, base, judged))
+        if verdict.passed and task.verifier.mode == "shared":
+            said = planted(task.verifier, store.changes(None, frozen))
+            told = "; ".join(filter(None, (verdict.reason, said)))
+            return verdict.model_copy(update={"reason": told})
         if verdict.outcome != "invalid" or attempt == retries:
             return verdict
     raise AssertionError("unreachable")

@@ -58,6 +58,7 @@ TRAPS: dict[int, tuple[str, ...]] = {
     17: (
         "grading/test_judges.py::test_the_rules",
         "grading/test_reports.py::test_ids_are_normalised",
+        "grading/test_reports.py::test_one_test_is_one_line_however_it_is_named",
     ),
     18: (
         "tasks/test_swebench.py::test_a_row_is_played_and_judged",
@@ -65,13 +66,17 @@ TRAPS: dict[int, tuple[str, ...]] = {
     ),
     19: (
         "grading/test_grade.py::test_missing_tool_is_invalid_not_zero",
+        "tasks/test_hostile.py::test_a_verifier_without_its_python_decides_nothing",
         "grading/test_rewards.py::test_signs",
     ),
     20: (
-        "tasks/test_harbor.py::test_verifier_phase_overrides_the_environment",
+        "tasks/test_harbor.py::test_network_precedence",
         "tasks/test_lint.py::test_warnings",
     ),
-    21: ("tasks/test_harbor.py::test_network_precedence",),
+    21: (
+        "tasks/test_harbor.py::test_network_precedence",
+        "test_env.py::test_the_agents_network_can_be_another",
+    ),
     22: (
         "tasks/test_harbor.py::test_env_templates_are_resolved_late",
         "tasks/test_harbor.py::test_loading_does_not_read_the_environment",
@@ -89,12 +94,21 @@ TRAPS: dict[int, tuple[str, ...]] = {
         "grading/test_gate.py::test_leaks",
         "grading/test_grade.py::test_tests_are_nowhere_before",
     ),
-    29: ("grading/test_grade.py::test_where_and_how_the_script_runs",),
+    29: (
+        "grading/test_grade.py::test_where_and_how_the_script_runs",
+        "grading/test_hacks.py::test_what_changes_nothing",
+        "grading/test_hacks.py::test_what_a_verifier_runs_is_named_and_stays_behind",
+        "grading/test_hacks.py::test_honest_work_gets_no_remark",
+    ),
     30: ("tasks/test_harbor.py::test_canary_is_stripped_from_the_head_only",),
     31: ("search/test_methods.py::test_pass_at_k_agrees_with_its_closed_form",),
     32: ("tasks/test_lint.py::test_errors",),
     33: ("tasks/test_traps.py::test_33_names",),
-    34: ("sandbox/test_boot.py::test_the_entrypoint_carries_the_service_under_test",),
+    34: (
+        "grading/test_hacks.py::test_verifiers_side_by_side",
+        "grading/test_reports.py::test_many_tests_of_two_reports_are_few_seconds",
+        "sandbox/test_proxy.py::test_public_is_the_outside_and_not_the_machine",
+    ),
     35: (
         "sandbox/test_build_sources.py"
         "::test_certificates_are_there_while_building_and_not_in_the_image",
