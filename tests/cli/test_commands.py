@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +14,10 @@ from typing import Any
 import pytest
 
 from sprout_env.cli import failures
+from sprout_env.cli.console import tasks_place
 from sprout_env.disks import open_store
 from sprout_env.disks.aliases import SEEDBED_BASE, alias
-from sprout_env.errors import ConfigError
+from sprout_env.errors import ConfigError, TaskNotFound
 from sprout_env.tasks.task import FolderImage
 
 TASK = "shop-schema-migration"
@@ -181,3 +184,31 @@ def test_sweep_finds_nothing_of_ours(recorded: Path, store: Path, sprout: Sprout
     # Control groups of owners that other tests killed are nobody's and everybody's.
     swept = sprout.json("sweep", "--store", store)
     assert [line for line in swept if not line.startswith("cgroup ")] == []
+
+
+def test_tasks_are_pulled_from_a_repository_and_pinned(
+    tmp_path: Path, sprout: Sprout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "published"
+    sprout("init", work / "sets" / "mine")
+    who = ("-c", "user.name=t", "-c", "user.email=t@t.io")
+    for command in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "one")):
+        subprocess.run(["git", "-C", str(work), *command], check=True)
+    monkeypatch.setenv("SPROUT_TASKS", str(tmp_path / "kept"))
+    url = f"file://{work}#sets"
+    said = sprout("tasks", "pull", url)
+    pinned = said.split("'")[1]
+    commit = pinned.partition("@")[2].partition("#")[0]
+    assert len(commit) == 40
+    assert tasks_place(url) == pinned
+    shutil.rmtree(work)
+    found = sprout.json("tasks", "list", "harbor", "--path", pinned)
+    (task,) = found["tasks"]
+    assert task["metadata"]["source"]["commit"] == commit
+    assert "agent none, verifier none" in sprout(
+        "tasks", "show", "mine", "--suite", "harbor", "--path", url
+    )
+    (report,) = sprout.json("tasks", "lint", tmp_path / "kept" / f"published@{commit[:12]}/sets")
+    assert (report["ok"], report["network"]) == (True, "agent none, verifier none")
+    with pytest.raises(TaskNotFound, match="bring a clone from elsewhere"):
+        sprout("tasks", "pull", url, "--to", tmp_path / "other")
