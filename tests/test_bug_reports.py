@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import sprout_env
 from sprout_env.env import SproutEnv
 from sprout_env.errors import SandboxError, SandboxLost
 from sprout_env.snapshots import SnapshotTree
+from tests.processes import running
 from tests.small_task import write_task
 
 pytestmark = pytest.mark.root
@@ -153,7 +155,6 @@ def test_21_a_killed_driver_leaves_nothing(suite: Path, shared_store: Path) -> N
     child.send_signal(signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    subprocess.run(["pgrep", "-f", "sleep 4242"], check=False, stdout=subprocess.DEVNULL)
     store = sprout_env.make("sprout/Harbor-v0", store=str(shared_store))
     tree = SnapshotTree(store.sprout.store)
     try:
@@ -171,11 +172,11 @@ def test_21_a_killed_driver_leaves_nothing(suite: Path, shared_store: Path) -> N
 
 def _wait_until_gone(pattern: str) -> None:
     for _ in range(100):
-        found = subprocess.run(["pgrep", "-f", f"^{pattern}"], capture_output=True, text=True)
-        if found.returncode == 1:
+        found = running(f"^{pattern}")
+        if not found:
             return
-        subprocess.run(["sleep", "0.05"], check=True)
-    raise AssertionError(f"still there: {found.stdout}")
+        time.sleep(0.05)
+    raise AssertionError(f"still there: {found}")
 
 
 def test_23_siblings_share_what_lies_on_the_disk_and_not_their_random_state(env: Any) -> None:

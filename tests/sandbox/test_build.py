@@ -21,6 +21,7 @@ from sprout_env.errors import ImageError
 from sprout_env.sandbox import SandboxConfig, start
 from sprout_env.sandbox.build import base_for
 from sprout_env.tasks.task import DockerfileImage, FolderImage
+from tests.processes import running
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -360,8 +361,7 @@ def test_a_run_has_a_time_limit_and_leaves_no_process(store: DiskStore, context:
     image = context("FROM our/debian\nRUN sleep 987 & sleep 987\n")
     with pytest.raises(ImageError, match="ran longer than 1 s"):
         base_for(store, image, run_timeout_s=1.0)
-    running = subprocess.run(["pgrep", "-f", "sleep 987"], capture_output=True, check=False)
-    assert running.stdout == b""
+    assert running("sleep 987") == []
 
 
 def test_network_of_a_run(store: DiskStore, context: Context) -> None:
@@ -472,15 +472,14 @@ def test_a_killed_builder_leaves_what_a_sweep_removes(store: DiskStore, context:
     spawn = multiprocessing.get_context("spawn")
     builder = spawn.Process(target=_build, args=(store.path, context.folder))
     builder.start()
-    asleep = ["pgrep", "-f", "^sleep 654"]
     deadline = time.monotonic() + 60
-    while subprocess.run(asleep, capture_output=True, check=False).returncode:
+    while not running("^sleep 654"):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     builder.kill()
     builder.join(30)
     deadline = time.monotonic() + 10
-    while not subprocess.run(asleep, capture_output=True, check=False).returncode:
+    while running("^sleep 654"):
         assert time.monotonic() < deadline, "its sandbox lives on"
         time.sleep(0.05)
     swept = store.sweep()

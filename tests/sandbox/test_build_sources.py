@@ -20,6 +20,7 @@ from sprout_env.sandbox.build import base_for, substitutions
 from sprout_env.sandbox.network import NetworkConfig
 from sprout_env.tasks.harbor import load_task
 from sprout_env.tasks.task import DockerfileImage, FolderImage, NamedImage
+from tests.processes import running
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -121,8 +122,7 @@ def test_what_is_not_among_the_clones_fails_with_gits_own_words(
     )
     with pytest.raises(ImageError, match="git clone .*missing"):
         base_for(store, image)
-    left = subprocess.run(["pgrep", "-f", "git.daemon.*sprout-sources"], capture_output=True)
-    assert left.stdout == b""
+    assert running("git.daemon.*sprout-sources") == []
 
 
 @pytest.mark.parametrize("pattern", ["", "git.invalid/x", f"{HOST}/a*b/c", f"{HOST}/"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from sprout_env.grading.verdict import Verdict
 from sprout_env.sandbox.build import base_for
 from sprout_env.tasks.harbor import load_task
 from sprout_env.tasks.task import FolderImage
+from tests.processes import running
 
 Hostile = Callable[[Path], None]
 SHADOW = "/etc/shadow"
@@ -161,8 +161,7 @@ def judged(store: DiskStore, folder: Path, script: str) -> Verdict:
     (folder / "task.toml").write_text("[verifier]\ntimeout_sec = 10\n")
     task = load_task(folder)
     verdict = nop(store, task, base_for(store, task.image))
-    left = subprocess.run(["pgrep", "-f", name], capture_output=True, text=True, check=False)
-    assert left.stdout == ""
+    assert running(name) == []
     assert SECRET not in verdict.model_dump_json()
     return verdict
 
