@@ -22,7 +22,11 @@ _SIGNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"No module named '?(?P<what>pytest|unittest|nose)\b", "no Python module {}"),
         (
             r"(?P<what>Could not resolve host|Temporary failure in name resolution|"
-            r"Network is unreachable|Name or service not known|No route to host)",
+            r"Network is unreachable|Name or service not known|No route to host|"
+            # What programs make of our proxy's answers: curl, git, wget, pip, uv, npm, apt.
+            r"CONNECT tunnel failed|returned error: 50[234]|HTTP code 50[234] from proxy|"
+            r"Proxy tunneling failed|ProxyError|tunnel error|tunneling socket could not be|"
+            r"\b50[234]\s+(?:Bad Gateway|Service Unavailable)|Failed to download `https?:)",
             "no network: {}",
         ),
         (r"(?P<what>No space left on device)", "disk full: {}"),

@@ -81,6 +81,18 @@ def test_crash_sentinel_is_no_score() -> None:
         ("/usr/bin/env: ‘python’: No such file or directory", "command not found: python"),
         ("/usr/bin/python3: No module named pytest", "no Python module pytest"),
         ("curl: (6) Could not resolve host: astral.sh", "no network: Could not resolve host"),
+        ("curl: (22) The requested URL returned error: 502", "no network: returned error: 502"),
+        ("curl: (56) CONNECT tunnel failed, response 403", "no network: CONNECT tunnel failed"),
+        ("  cause: tunnel error: unsuccessful", "no network: tunnel error"),
+        (
+            "fatal: Received HTTP code 502 from proxy after CONNECT",
+            "no network: HTTP code 502 from proxy",
+        ),
+        ("ProxyError('Cannot connect to proxy.', OSError('Tunnel", "no network: ProxyError"),
+        (
+            "Err:1 http://deb.debian.org x\n  502  Bad Gateway [IP: 127.0.0.1 3128]",
+            "no network: 502  Bad Gateway",
+        ),
         ("collected 0 items\n\n=== no tests ran in 0.01s ===", "no tests: collected 0 items"),
         ("OSError: [Errno 28] No space left on device", "disk full: No space left on device"),
     ],
