@@ -123,7 +123,9 @@ def python(code: str) -> str:
 
 def keys(count: int) -> str:
     made = f"dict.fromkeys(map(str, range({count})), 1)"
-    return python(f"import json; json.dump(dict({made}, reward=1), open('{OUT}/reward.json', 'w'))")
+    return python(
+        f"import json; open('{OUT}/reward.json', 'w').write(json.dumps(dict({made}, reward=1)))"
+    )
 
 
 OUT = "/logs/verifier"
