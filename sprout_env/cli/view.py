@@ -21,7 +21,9 @@ def view(
     serve: Annotated[
         bool, typer.Option("--serve", help="Serve it on this machine instead; follows a run.")
     ] = False,
-    port: Annotated[int, typer.Option(help="Where to serve; 0 is any free port.")] = 8765,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Where to serve; 0 is any free port.")
+    ] = 8765,
     diffs: Annotated[
         bool, typer.Option("--diffs", help="Add what each turn changed, from kept snapshots.")
     ] = False,

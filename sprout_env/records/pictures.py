@@ -178,6 +178,7 @@ def group_html(group: Group) -> str:
     seen: dict[str, int] = {}
     rows: list[Lane] = []
     for number, row in enumerate(group.rows):
+        name = row.attempt.rsplit(":", 1)[-1].replace("-branch-", ".")
         turns = [item for item in row.entries if isinstance(item.entry, Turn)]
         ids = [item.entry.id for item in turns]
         start = ids.index(row.origin) + 1 if row.origin in ids else 0
@@ -198,7 +199,7 @@ def group_html(group: Group) -> str:
         )
         rows.append(
             Lane(
-                label=row.attempt.rsplit(":", 1)[-1].replace("round-", "").replace("-branch-", "."),
+                label=name.replace("root-", "root ").replace("round-", "branch "),
                 look="passed" if row.reward > 0 else "failed",
                 ending=f"reward {row.reward:g}, loss on {trained} of {len(turns)} turns",
                 start=start,

@@ -212,10 +212,10 @@ def find_suite(name: str, path: Path | str | None = None, dataset: str | None = 
             if name == "swebench" and (root / folder).is_dir():
                 return find_suite(name, root / folder, dataset)
     wanted = f"{name} {dataset}" if dataset else name
-    searched = ":".join(map(str, _search_roots())) or "SPROUT_TASKS is not set"
+    searched = ":".join(map(str, _search_roots()))
     near = difflib.get_close_matches(name, ("seedbed", "harbor", *FOLDERS), n=1)
     hint = f"did you mean {near[0]}? " if near and near[0] != name else ""
     raise TaskNotFound(
-        f"suite {wanted} (searched {searched})",
+        f"suite {wanted} ({f'not in {searched}' if searched else 'SPROUT_TASKS is not set'})",
         f"{hint}`sprout tasks pull {name}` gets it, `--path` names its folder",
     )
