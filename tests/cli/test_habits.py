@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,6 +84,9 @@ def test_a_skeleton_is_run_without_a_model(
         small = ("--roots", "2", "--rounds", "1", "--branches", "2", "--seed", "0")
         run = ("run", "harbor", "--path", tmp_path / "mine", "--out", tmp_path / "run")
         assert sprout(*run, "--actor", "simulated:skill=0.5", *small) == 0
+        # The same command in a new folder, stopped by its budget.
+        run = (*run[:-1], tmp_path / "short", "--max-calls", "2")
+        assert sprout(*run, "--actor", "simulated:skill=0.5", *small) == 10
     finally:
         store.close()
     (item,) = load_run(tmp_path / "run").collections
@@ -183,3 +189,31 @@ def test_an_alias_stands_for_a_folder_or_an_archive(
     assert named["a:1"] == {"kind": "folder", "path": str(tmp_path / "root")}
     assert (named["b:1"]["kind"], named["b:1"]["path"]) == ("archive", str(tmp_path / "image.tar"))
     assert "c:1" not in named
+
+
+def test_bash_completes_commands_and_flags(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "sprout"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sprout_env "$@"\n')
+    program.chmod(0o755)
+    script = """
+    sprout --install-completion bash >/dev/null
+    source "$HOME/.bashrc"
+    f=$(complete -p sprout | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+    complete_it() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); $f sprout; echo "${COMPREPLY[@]}"; }
+    complete_it sprout ru
+    complete_it sprout runs ""
+    complete_it sprout run --max-t
+    """
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        ["bash", "-ec", script],
+        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(root),
+             "PATH": f"{program.parent}:{os.environ['PATH']}"},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "run runs",
+        "list replay",
+        "--max-turns --max-tokens",
+    ], done.stderr
