@@ -85,8 +85,8 @@ def test_a_skeleton_is_run_without_a_model(
         run = ("run", "harbor", "--path", tmp_path / "mine", "--out", tmp_path / "run")
         assert sprout(*run, "--actor", "simulated:skill=0.5", *small) == 0
         # The same command in a new folder, stopped by its budget.
-        run = (*run[:-1], tmp_path / "short", "--max-calls", "2")
-        assert sprout(*run, "--actor", "simulated:skill=0.5", *small) == 10
+        short = (*run[:-1], tmp_path / "short", "--max-calls", "2")
+        assert sprout(*short, "--actor", "simulated:skill=0.5", *small) == 10
     finally:
         store.close()
     (item,) = load_run(tmp_path / "run").collections
