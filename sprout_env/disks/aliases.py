@@ -6,15 +6,13 @@ name wins, then the longest pattern. Sites without registries live on this.
 
 from __future__ import annotations
 
-import json
 import re
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from sprout_env.disks.bases import bases_folder, locked
+from sprout_env.disks.bases import change_name, read_names
 from sprout_env.errors import ConfigError
 from sprout_env.tasks.task import DebianImage, ImageSource, NamedImage
 
@@ -27,6 +25,7 @@ SEEDBED_PACKAGES = (
 _BUILT_IN: Mapping[str, ImageSource] = {
     SEEDBED_BASE: DebianImage(release="bookworm", packages=SEEDBED_PACKAGES)
 }
+_FILE = "aliases.json"
 _SOURCE: TypeAdapter[ImageSource] = TypeAdapter(ImageSource)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -47,12 +46,12 @@ def alias(store_path: Path, pattern: str, source: ImageSource | str) -> None:
     if isinstance(source, str) and not _DIGEST.fullmatch(source):
         raise ConfigError(f"{source!r} is not a base's digest (64 hexadecimal digits)")
     value = source if isinstance(source, str) else source.model_dump(mode="json")
-    _change(store_path, pattern, value)
+    change_name(store_path, _FILE, pattern, value)
 
 
 def unalias(store_path: Path, pattern: str) -> None:
     """Forget an alias. Idempotent."""
-    _change(store_path, pattern, None)
+    change_name(store_path, _FILE, pattern, None)
 
 
 def aliases(store_path: Path) -> dict[str, ImageSource | str]:
@@ -62,7 +61,7 @@ def aliases(store_path: Path) -> dict[str, ImageSource | str]:
         ConfigError: The file cannot be read.
     """
     found: dict[str, ImageSource | str] = {}
-    for pattern, value in _read(store_path).items():
+    for pattern, value in read_names(store_path, _FILE).items():
         try:
             found[pattern] = value if isinstance(value, str) else _SOURCE.validate_python(value)
         except ValidationError as error:
@@ -114,29 +113,3 @@ def _lookup(known: Mapping[str, ImageSource | str], name: str) -> ImageSource | 
 
 def _fits(pattern: str, name: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
-
-
-def _read(store_path: Path) -> dict[str, object]:
-    path = store_path / "aliases.json"
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path} does not hold an object")
-    return found
-
-
-def _change(store_path: Path, pattern: str, value: object | None) -> None:
-    bases_folder(store_path)
-    with locked(store_path, "aliases"):
-        known = _read(store_path)
-        known.pop(pattern, None)
-        if value is not None:
-            known[pattern] = value
-        path = store_path / "aliases.json"
-        fresh = path.with_name(f".aliases-{uuid.uuid4().hex[:8]}")
-        fresh.write_text(json.dumps(known, indent=1, sort_keys=True))
-        fresh.replace(path)

@@ -19,13 +19,15 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sprout_env.disks.layout import sync_folder, write_durably
 from sprout_env.disks.store import Base, ImageConfig
-from sprout_env.errors import ImageError
+from sprout_env.disks.trees import remove_tree
+from sprout_env.errors import ConfigError, ImageError, StoreError
 
 FORMAT = 1
 """Version of ``config.json`` and of the recipes; part of every digest."""
@@ -140,9 +142,9 @@ def keep_base(
                     if find_base(store_path, parent) is None:
                         raise ImageError(source, f"its parent {parent} was dropped meanwhile")
                 making.rename(folder / digest)
-            _sync_folder(folder)
+            sync_folder(folder)
         except BaseException:
-            remove_tree(making)
+            _clear(making)
             raise
     made = find_base(store_path, digest)
     if made is None:
@@ -181,8 +183,8 @@ def drop_base(store_path: Path, digest: str) -> None:
             raise ImageError(digest, f"is a layer of {', '.join(above)}; drop those first")
         dropped = folder / f".making-{digest}-{uuid.uuid4().hex[:8]}"
         (folder / digest).rename(dropped)
-        _sync_folder(folder)
-        remove_tree(dropped)
+        sync_folder(folder)
+        _clear(dropped)
 
 
 def sweep_bases(store_path: Path) -> tuple[str, ...]:
@@ -215,24 +217,43 @@ def note_seen(store_path: Path, key: str, digest: str) -> None:
     fresh.replace(path)
 
 
-def remove_tree(path: Path) -> None:
-    """Delete a tree without crossing into other mounts."""
+def read_names(store_path: Path, file: str) -> dict[str, object]:
+    """Return what a file of the store says that names stand for; nothing where there is none.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    path = store_path / file
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} does not hold an object")
+    return found
+
+
+def change_name(store_path: Path, file: str, name: str, value: object | None) -> None:
+    """Let a name stand for something else, or (None) for nothing."""
+    with locked(store_path, Path(file).stem):
+        known = read_names(store_path, file)
+        known.pop(name, None)
+        if value is not None:
+            known[name] = value
+        write_durably(store_path / file, json.dumps(known, indent=1, sort_keys=True))
+
+
+def _clear(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     if path.exists():
-        command = ["rm", "-rf", "--one-file-system", "--", str(path)]
-        subprocess.run(command, check=False, capture_output=True)
+        with suppress(StoreError):
+            remove_tree(path)
 
 
 def _remove_leftovers(folder: Path, digest: str) -> list[str]:
     left = list(folder.glob(f".making-{digest}-*"))
     for path in left:
-        remove_tree(path)
+        _clear(path)
     return [path.name for path in left]
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from sprout_env.disks import layout, leases, views
+from sprout_env.disks import layout, leases
 from sprout_env.disks.bases import sweep_bases
+from sprout_env.disks.overlay import detach_view, views_of
 from sprout_env.disks.places import Place, Places
 from sprout_env.disks.reclaim import Reclaimer
 from sprout_env.disks.rooms import MountRoom
@@ -190,8 +191,8 @@ class FamilyKeeper(ABC):
 
     def _sweep_owner(self, owner: str, left: list[str]) -> Iterator[str]:
         """Clean behind a dead owner, one thing at a time; what fails is said and stays ``left``."""
-        for view in views.of_owner(self._path / "views", owner):
-            views.detach(view)
+        for view in views_of(self._path / "views", owner):
+            detach_view(view)
             yield f"unmounted {view}, a view of a process that has ended"
         for draft in (self._path / "families").glob(f".{owner}-*"):
             remove_tree(draft)

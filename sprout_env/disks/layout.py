@@ -23,6 +23,8 @@ import hashlib
 import json
 import os
 import re
+import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -197,6 +199,50 @@ def record_path(name: str) -> tuple[str, ...]:
     return parts
 
 
+def write_records(meta: Path, records: Mapping[str, bytes]) -> None:
+    """Write records: plain files in a disk's ``meta``, each replaced as a whole.
+
+    None of them needs an fsync: the freeze that follows makes them durable, or nothing.
+    """
+    for name, data in records.items():
+        *folders, last = record_path(name)
+        place = meta.joinpath(*folders)
+        place.mkdir(0o700, parents=True, exist_ok=True)
+        draft = place / f".{uuid.uuid4().hex}"
+        try:
+            with open(draft, "xb", buffering=0) as out:
+                view = memoryview(data)
+                while view:
+                    view = view[out.write(view) :]
+            draft.rename(place / last)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+
+
+def read_record(meta: Path, name: str) -> bytes:
+    """Return one record.
+
+    Raises:
+        FileNotFoundError: There is none of this name.
+    """
+    return meta.joinpath(*record_path(name)).read_bytes()
+
+
+def count_turns(meta: Path) -> int:
+    """Return how many turns a disk's records hold."""
+    turns = meta / "turns"
+    if not turns.is_dir():
+        return 0
+    return sum(not path.name.startswith(".") for path in turns.iterdir())
+
+
+def host_space(folder: Path) -> tuple[int, int]:
+    """Return the free bytes of the host's file system, and how many of them are kept free."""
+    host = os.statvfs(folder)
+    return host.f_bavail * host.f_frsize, max(GIB, host.f_blocks * host.f_frsize // 50)
+
+
 def guard_host(store: Path, reserve_bytes: int | None, *, coming: int = 0) -> None:
     """Refuse new work while an image could still grow into a host that has room for it.
 
@@ -211,10 +257,7 @@ def guard_host(store: Path, reserve_bytes: int | None, *, coming: int = 0) -> No
     Raises:
         StoreFull: Too little is free.
     """
-    host = os.statvfs(store)
-    reserve = reserve_bytes
-    if reserve is None:
-        reserve = max(GIB, host.f_blocks * host.f_frsize // 50)
-    free = host.f_bavail * host.f_frsize
+    free, usual = host_space(store)
+    reserve = usual if reserve_bytes is None else reserve_bytes
     if free - coming < reserve:
         raise StoreFull(str(store), free, reserve + coming)

@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from sprout_env.disks import changes, kernel, layout, overlay, views
+from sprout_env.disks import changes, kernel, layout, overlay
 from sprout_env.disks.families import FamilyKeeper, Kind
 from sprout_env.disks.places import Place
-from sprout_env.disks.records import count_turns, read_record, write_records
 from sprout_env.disks.store import (
     Base,
     Disk,
@@ -87,7 +86,7 @@ class LocalStore(FamilyKeeper):
             self._require(place, "frozen", source, frozen)
             with self._fresh(place) as name:
                 self._copy(place, source, name)
-            recorded = count_turns(place.root / "live" / name / "meta")
+            recorded = layout.count_turns(place.root / "live" / name / "meta")
             return Disk(DiskId(f"{place.family.id}-{name}"), place.family.base, recorded)
 
     @contextmanager
@@ -113,7 +112,7 @@ class LocalStore(FamilyKeeper):
         with self._use(family_of(disk.id)) as place:
             self._require(place, "live", live, disk.id)
             self._guard(place, growing=False)
-            write_records(place.root / "live" / live / "meta", records)
+            layout.write_records(place.root / "live" / live / "meta", records)
             try:
                 self._keep(place, live, name)
             except FileExistsError:
@@ -133,7 +132,7 @@ class LocalStore(FamilyKeeper):
         with self._use(family_of(id)) as place:
             self._require(place, "frozen", frozen, id)
             try:
-                return read_record(place.root / "frozen" / frozen / "meta", name)
+                return layout.read_record(place.root / "frozen" / frozen / "meta", name)
             except FileNotFoundError:
                 raise DiskNotFound(f"{id} with a record {name}") from None
 
@@ -182,13 +181,13 @@ class LocalStore(FamilyKeeper):
         """
         fd = self._mount(disk, None, overlay.VIEW, look=True)
         try:
-            view = views.attach(self._path / "views", self._owned().name, fd)
+            view = overlay.attach_view(self._path / "views", self._owned().name, fd)
         finally:
             os.close(fd)
         try:
             yield view
         finally:
-            views.detach(view)
+            overlay.detach_view(view)
 
     def _mount(
         self,

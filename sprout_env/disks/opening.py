@@ -18,7 +18,7 @@ from sprout_env.errors import ConfigError, StoreError, StoreUnavailable
 
 StoreKind = Literal["auto", "btrfs", "directory", "memory"]
 
-_OURS = (*layout.FOLDERS, "aliases.json", "logs", "lost+found")
+_OURS = (*layout.FOLDERS, "aliases.json", "sources.json", "logs", "lost+found")
 """What may lie in a folder before a store is made of it."""
 
 _open: dict[tuple[int, str, str], DiskStore] = {}

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,3 +195,28 @@ def _by_path(room: MountRoom, layers: _Layers, attributes: int, undo: ExitStack)
 def _folder(name: str, undo: ExitStack) -> None:
     os.mkdir(name)  # noqa: PTH102
     undo.callback(os.rmdir, name)
+
+
+def attach_view(folder: Path, owner: str, mount_fd: int) -> Path:
+    """Attach a mount for the host to look into; its owner's name lets a sweep find it."""
+    view = folder / f"{owner}-{uuid.uuid4().hex[:12]}"
+    view.mkdir(mode=0o700)
+    try:
+        kernel.move_mount(mount_fd, view)
+    except OSError:
+        view.rmdir()
+        raise
+    return view
+
+
+def detach_view(view: Path) -> None:
+    """Unmount a view, also one that somebody still looks into. Idempotent."""
+    if os.path.ismount(view):
+        kernel.unmount(view, lazily=True)
+    if view.is_dir():
+        view.rmdir()
+
+
+def views_of(folder: Path, owner: str) -> Iterator[Path]:
+    """Yield the views of an owner."""
+    yield from sorted(folder.glob(f"{owner}-*"))

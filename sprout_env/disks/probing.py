@@ -201,9 +201,7 @@ def _place(path: Path, root: bool) -> list[Finding]:
                 "" if lacking is None else "keep the store on ext4, xfs, btrfs or tmpfs",
             )
         )
-    free = os.statvfs(folder)
-    free_bytes = free.f_bavail * free.f_frsize
-    reserve = max(layout.GIB, free.f_blocks * free.f_frsize // 50)
+    free_bytes, reserve = layout.host_space(folder)
     found.append(
         Finding(
             "space",

@@ -7,16 +7,15 @@ without ``*`` to one repository. What was built so is marked, and so are its sco
 
 from __future__ import annotations
 
-import json
 import re
-import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from sprout_env.disks.bases import bases_folder, locked
+from sprout_env.disks.bases import change_name, read_names
 from sprout_env.disks.store import ImageConfig
 from sprout_env.errors import ConfigError
 
+_FILE = "sources.json"
 SUBSTITUTED = "sprout_env.substituted"
 """The label of an image that was made from something else than it names; inherited by FROM."""
 
@@ -39,12 +38,12 @@ def source_alias(store_path: Path, pattern: str, folder: Path) -> None:
         )
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}")
-    _change(store_path, pattern, str(folder.resolve()))
+    change_name(store_path, _FILE, pattern, str(folder.resolve()))
 
 
 def source_unalias(store_path: Path, pattern: str) -> None:
     """Forget a source alias. Idempotent."""
-    _change(store_path, pattern, None)
+    change_name(store_path, _FILE, pattern, None)
 
 
 def source_aliases(store_path: Path) -> dict[str, Path]:
@@ -53,15 +52,7 @@ def source_aliases(store_path: Path) -> dict[str, Path]:
     Raises:
         ConfigError: The file cannot be read.
     """
-    path = store_path / "sources.json"
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path} does not hold an object")
+    found = read_names(store_path, _FILE)
     return {str(pattern): Path(str(folder)) for pattern, folder in sorted(found.items())}
 
 
@@ -98,16 +89,3 @@ def marked(config: ImageConfig, names: Iterable[str]) -> ImageConfig:
 def substituted(config: ImageConfig) -> tuple[str, ...]:
     """Return what an image was made from something else for."""
     return tuple(config.labels.get(SUBSTITUTED, "").split())
-
-
-def _change(store_path: Path, pattern: str, folder: str | None) -> None:
-    bases_folder(store_path)
-    with locked(store_path, "sources"):
-        known = {key: str(value) for key, value in source_aliases(store_path).items()}
-        known.pop(pattern, None)
-        if folder is not None:
-            known[pattern] = folder
-        path = store_path / "sources.json"
-        fresh = path.with_name(f".sources-{uuid.uuid4().hex[:8]}")
-        fresh.write_text(json.dumps(known, indent=1, sort_keys=True))
-        fresh.replace(path)

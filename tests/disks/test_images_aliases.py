@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sprout_env.disks import images
+from sprout_env.disks import images, open_store
 from sprout_env.disks.aliases import (
     SEEDBED_BASE,
     SEEDBED_PACKAGES,
@@ -16,6 +16,7 @@ from sprout_env.disks.aliases import (
     resolve,
     unalias,
 )
+from sprout_env.disks.sources import source_alias, source_aliases
 from sprout_env.errors import ConfigError, ImageError
 from sprout_env.tasks.task import ArchiveImage, DebianImage, FolderImage, NamedImage
 
@@ -90,3 +91,15 @@ def test_a_name_nobody_knows_gets_the_remedy(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     with pytest.raises(ImageError, match="no Docker engine.*none.sock.*sprout image alias"):
         images.base(store_path, NamedImage(name="registry.example/x:1"))
+
+
+@pytest.mark.root
+def test_names_may_be_given_before_the_store_is_made(store_path: Path, tmp_path: Path) -> None:
+    alias(store_path, "x", DIGEST)
+    source_alias(store_path, "https://host.example/owner/*", tmp_path)
+    store = open_store(store_path, kind="directory")
+    try:
+        assert aliases(store_path) == {"x": DIGEST}
+        assert source_aliases(store_path) == {"https://host.example/owner/*": tmp_path.resolve()}
+    finally:
+        store.close()
