@@ -138,6 +138,7 @@ def _warn_of_ungated(suite: Suite, slugs: Sequence[str], store: Path | None) -> 
         return
     opened = open_store(store)
     readable = [slug for slug in slugs if slug not in suite.broken]
+    path = f" --path {suite.root}" if suite.name == "harbor" else ""
     told = {slug: gate_status(opened, suite.task(slug)) for slug in readable}
     refused = [f"{slug}: {said}" for slug, said in told.items() if said not in (None, "passed")]
     for word, found in (
@@ -148,7 +149,7 @@ def _warn_of_ungated(suite: Suite, slugs: Sequence[str], store: Path | None) -> 
             some = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
             err().print(
                 f"[yellow]{word}:[/] {len(found)} of {len(slugs)} tasks ({some}); `sprout gate "
-                f"{suite.name}` tells whether they are solvable and not open to cheating",
+                f"{suite.name}{path}` tells whether they are solvable and not open to cheating",
                 soft_wrap=True,
             )
 

@@ -31,6 +31,8 @@ from sprout_env.transcript import Frozen
 
 Status = Literal["passed", "invalid task", "cannot run here", "flaky", "leak"]
 Kind = Literal["nop", "oracle"]
+_RULES = 2
+"""Raise it when more leaks are found: tasks are looked at anew."""
 
 
 class TaskGate(Frozen):
@@ -80,6 +82,8 @@ class _Kept(Frozen):
     nops: tuple[Verdict, ...] = ()
     oracles: tuple[Verdict, ...] = ()
     leaks: tuple[str, ...] | None = None
+    rules: int = 0
+    """Which ``_RULES`` the leaks were looked for by."""
     seconds: float = 0.0
 
 
@@ -89,12 +93,14 @@ class _Ledger:
     def __init__(self, path: Path, *, fresh: bool) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self.kept = _Kept()
+        self.kept = _Kept(rules=_RULES)
         kept = None if fresh else _read(path)
         if kept is not None:
             # What could not be decided is tried again: a network may have come back.
             self.kept = kept.model_copy(
                 update={
+                    "leaks": kept.leaks if kept.rules == _RULES else None,
+                    "rules": _RULES,
                     "nops": tuple(v for v in kept.nops if v.outcome != "invalid"),
                     "oracles": tuple(v for v in kept.oracles if v.outcome != "invalid"),
                 }

@@ -67,7 +67,8 @@ def later_commits(store: DiskStore, task: Task, base: Base) -> list[str]:
     for line in done.stdout.decode(errors="replace").splitlines():
         count, _, place = line.partition(" ")
         if count.isdigit():
-            found.append(f"hackable history: {place} holds {count} commits later than its HEAD")
+            commits = "1 commit" if count == "1" else f"{count} commits"
+            found.append(f"hackable history: {place} holds {commits} later than its HEAD")
     return sorted(found)
 
 

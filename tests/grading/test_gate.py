@@ -229,4 +229,10 @@ def test_a_killed_gate_is_swept_and_goes_on(bench: Bench) -> None:
     assert len(list(bench.store.list_frozen(family))) == 1
     assert gate(bench.store, (task,), nops=1, oracles=1).passed
     assert gate_status(bench.store, task) == "passed"
+    # What an earlier version looked for is looked for anew.
+    (kept,) = (bench.store.path / "gate").glob(f"{task.digest[:24]}-*.json")
+    old = _Kept.model_validate_json(kept.read_bytes()).model_copy(update={"rules": 1})
+    kept.write_text(old.model_copy(update={"leaks": ("no longer",)}).model_dump_json())
+    assert gate_status(bench.store, task) == "leak"
+    assert gate(bench.store, (task,), nops=1, oracles=1).passed
     assert list(bench.store.list_frozen(family)) == []

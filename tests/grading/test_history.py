@@ -80,7 +80,7 @@ def test_later_commits(store: DiskStore, tmp_path: Path, rewind: str, hackable: 
     """Trap 28: the fix lies in the history, by a name or without one."""
     task = load_task(make(tmp_path / "task", rewind))
     found = later_commits(store, task, base_for(store, task.image))
-    told = ["hackable history: /app/.git holds 1 commits later than its HEAD"]
+    told = ["hackable history: /app/.git holds 1 commit later than its HEAD"]
     assert found == (told if hackable else [])
 
 
