@@ -14,58 +14,58 @@ from rich.table import Table
 from rich.text import Text
 
 from sprout_env.records.attempt import Attempt
-from sprout_env.records.outline import ending, forest, headline, labels, ordered, own_turns
-from sprout_env.records.outline import rows as rows_of
+from sprout_env.records.lanes import SIGNS, Look, lanes, look
+from sprout_env.records.outline import headline, labels, ordered, own_turns
 
-MARKS = {"passed": ("✓", "green"), "failed": ("✗", "red"), "invalid": ("?", "yellow")}
+COLOURS: dict[Look, str] = {
+    "passed": "green",
+    "failed": "red",
+    "invalid": "yellow",
+    "lost": "magenta",
+    "unjudged": "bright_black",
+}
 LABEL_COLUMNS = 12
 VERDICT_COLUMNS = 30
 
 
 def mark(attempt: Attempt) -> tuple[str, str]:
     """Return the sign and the colour of how an attempt ended."""
-    if attempt.verdict is None:
-        # Nobody judged it: the infrastructure failed it, or a sibling had passed already.
-        return ("!", "magenta") if attempt.status == "infra_error" else ("■", "bright_black")
-    return MARKS[attempt.verdict.outcome]
+    return SIGNS[look(attempt)], COLOURS[look(attempt)]
 
 
 def picture(attempts: Sequence[Attempt], width: int) -> list[Text]:
     """Return one line for the ruler and one for each attempt."""
-    tops = forest(ordered(attempts))
-    rows = list(rows_of(tops))
-    longest = max((node.end for node in rows), default=0)
+    rows = lanes(attempts)
+    longest = max((lane.end for lane in rows), default=0)
     columns = max(10, min(longest * 2, width - LABEL_COLUMNS - VERDICT_COLUMNS))
 
     def column(turn: int) -> int:
         return round(turn * columns / longest) if longest else 0
 
     canvas = [[(" ", "")] * (columns + 2) for _ in rows]
-    at = {id(node): row for row, node in enumerate(rows)}
-    for row, node in enumerate(rows):
-        sign, colour = mark(node.attempt)
-        first, last = column(node.start), column(node.end)
-        for x in range(first, last + 1):
+    for row, lane in enumerate(rows):
+        colour, last = COLOURS[lane.look], column(lane.end)
+        for x in range(column(lane.start), last + 1):
             canvas[row][x] = ("─", colour)
-        canvas[row][last + 1] = (sign, f"bold {colour}")
-        if node in tops:
-            canvas[row][first] = ("●", colour)
-    for row, node in enumerate(rows):
-        for child in node.children:
-            x = column(child.start)
-            if canvas[row][x][0] == "─":
-                canvas[row][x] = ("┬", canvas[row][x][1])
-            for between in range(row + 1, at[id(child)]):
-                sign = "├" if canvas[between][x][0] in "└├" else "│"
-                canvas[between][x] = (sign, canvas[between][x][1] or "dim")
-            canvas[at[id(child)]][x] = ("└", mark(child.attempt)[1])
+        canvas[row][last + 1] = (lane.sign, f"bold {colour}")
+        if lane.owner is None:
+            canvas[row][column(lane.start)] = ("●", colour)
+    for row, lane in enumerate(rows):
+        if lane.owner is None:
+            continue
+        x = column(lane.start)
+        if canvas[lane.owner][x][0] == "─":
+            canvas[lane.owner][x] = ("┬", canvas[lane.owner][x][1])
+        for between in range(lane.owner + 1, row):
+            sign = "├" if canvas[between][x][0] in "└├" else "│"
+            canvas[between][x] = (sign, canvas[between][x][1] or "dim")
+        canvas[row][x] = ("└", COLOURS[lane.look])
     lines = [_ruler(longest, columns)]
-    for row, node in enumerate(rows):
-        line = Text(f"{node.label:<{LABEL_COLUMNS}}", no_wrap=True, overflow="ellipsis")
+    for row, lane in enumerate(rows):
+        line = Text(f"{lane.label:<{LABEL_COLUMNS}}", no_wrap=True, overflow="ellipsis")
         for sign, style in canvas[row]:
             line.append(sign, style)
-        line.append("  " + ending(node.attempt), mark(node.attempt)[1])
-        lines.append(line)
+        lines.append(line.append(f"  {lane.ending}", COLOURS[lane.look]))
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Attempts as lanes over turns: the one layout behind every picture with a mouse or a cell."""
+"""Attempts as lanes over turns: the one layout behind every picture."""
 
 from __future__ import annotations
 
