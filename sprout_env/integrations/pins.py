@@ -33,6 +33,7 @@ PINS: dict[str, Pin] = {
     "verifiers": Pin("verifiers", "0.4", ("verifiers==0.4.0", "openai>=1.40")),
     "openenv": Pin("openenv", "0.10", ("openenv==0.10.0",)),
     "skyrl-gym": Pin("skyrl-gym", "0.4", ("skyrl-gym==0.4.0",)),
+    "mini-swe-agent": Pin("mini-swe-agent", "2.4", ("mini-swe-agent==2.4.6", "openai")),
     "verl": Pin(
         "verl",
         "0.9",

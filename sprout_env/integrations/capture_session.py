@@ -1,0 +1,350 @@
+"""One captured agent: its answers and commands become turns in a sandbox of its own.
+
+See ``capture``, the server before it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from sprout_env.actors.tracing import text_and_calls, trace_of
+from sprout_env.env import SproutEnv
+from sprout_env.errors import SproutError
+from sprout_env.grading.verdict import Verdict
+from sprout_env.records.attempt import Attempt, AttemptStatus, Usage
+from sprout_env.search.review import usage_of
+from sprout_env.transcript import Turn
+
+NOTHING = ":"
+"""The command of an answer after which the agent ran none."""
+
+_DOCKER = """\
+#!{python}
+import json, sys, urllib.error, urllib.request
+words, told = sys.argv[1:], {{"variables": {{}}}}
+verb = words.pop(0) if words else ""
+while verb == "exec" and words and words[0].startswith("-"):
+    name = words.pop(0)
+    if name in ("-w", "--workdir"):
+        told["cwd"] = words.pop(0)
+    elif name in ("-e", "--env"):
+        key, _, value = words.pop(0).partition("=")
+        told["variables"][key] = value
+    elif name not in ("-i", "-t", "-it", "--interactive", "--tty"):
+        sys.exit(f"docker exec {{name}}: not known to a captured session")
+told["words"] = words[1:]
+request = urllib.request.Request("{url}/" + verb, json.dumps(told).encode(), method="POST")
+try:
+    with urllib.request.urlopen(request) as answer:
+        said = json.load(answer)
+except urllib.error.HTTPError as error:
+    sys.stderr.write(error.read().decode() + "\\n")
+    sys.exit(125)
+sys.stdout.write(said["output"])
+sys.exit(said["exit_code"])
+"""
+
+
+class Refused(Exception):
+    """A request that is answered with a status of HTTP and recorded nowhere."""
+
+    def __init__(self, status: int, why: str) -> None:
+        self.status, self.why = status, why
+        super().__init__(why)
+
+
+class Upstream:
+    """The model server, and which session it has answered with which tool calls.
+
+    Args:
+        address: With its ``/v1``.
+        asked: Parameters added to each request.
+        timeout_s: Wall time of one request, in seconds.
+    """
+
+    def __init__(self, address: str, asked: Mapping[str, Any], timeout_s: float) -> None:
+        self.asked = dict(asked)
+        self.owners: dict[str, str] = {}
+        """Ids of tool calls to keys of sessions that live."""
+        self._address, self._timeout_s = address.rstrip("/"), timeout_s
+
+    def ask(self, path: str, body: Any, headers: Mapping[str, str]) -> tuple[int, Any]:
+        """Return status and answer.
+
+        Raises:
+            OSError: It cannot be reached.
+        """
+        request = urllib.request.Request(
+            self._address + path, None if body is None else json.dumps(body).encode()
+        )
+        request.add_header("Content-Type", "application/json")
+        if headers.get("Authorization"):
+            request.add_header("Authorization", headers["Authorization"])
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, {"error": {"message": error.read().decode(errors="replace")}}
+
+    def forget(self, key: str) -> None:
+        """Forget what a session was answered."""
+        for id in [id for id, owner in list(self.owners.items()) if owner == key]:
+            self.owners.pop(id, None)
+
+
+class Session:
+    """One agent in one sandbox; made by ``Capture.session``."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        address: str,
+        folder: Path,
+        env: SproutEnv,
+        options: dict[str, Any],
+        on_end: Callable[[Session], object],
+    ) -> None:
+        self.key = secrets.token_hex(16)
+        self.address = f"{address}/{self.key}"
+        self.calls = 0
+        """Requests for an answer so far."""
+        self.drifts = 0
+        """Answers whose prompt did not begin with all ids before: the agent changed its history."""
+        self._upstream, self._env, self._on_end = upstream, env, on_end
+        self._lock, self._counting = threading.Lock(), threading.Lock()
+        self._answer: Turn | None = None
+        self._ids: tuple[int, ...] = ()
+        self._usage, self._trouble, self._error = Usage(), "", ""
+        self._verdict: Verdict | None = None
+        self._status: AttemptStatus = "submitted"
+        self._busy, self._over, self._ended = 0, False, False
+        self._begun = self._seen = time.monotonic()
+        # It outlives the session: an agent that goes on must never meet a docker of the host.
+        self._folder = folder / self.key
+        self._folder.mkdir()
+        docker = self._folder / "docker"
+        docker.write_text(_DOCKER.format(python=sys.executable, url=self.address))
+        docker.chmod(0o755)
+        self.cwd: str = env.reset(options=options)[0]["cwd"]
+        """The task's directory, in the sandbox."""
+        self._instruction = env.transcript.instruction
+        env.begin_snapshot()
+
+    @property
+    def instruction(self) -> str:
+        """What is to be done."""
+        return self._instruction
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Variables that an agent is started with: where the model is, and which ``docker``."""
+        url = f"{self.address}/v1"
+        return {
+            "OPENAI_BASE_URL": url,
+            "OPENAI_API_BASE": url,
+            "OPENAI_API_KEY": os.environ.get("OPENAI_API_KEY", "none"),
+            "PATH": f"{self._folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        }
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, **popen: Any) -> Attempt:
+        """Run an agent to its end and return its attempt, judged.
+
+        Args:
+            argv: The agent's command.
+            timeout_s: Wall time after which it and all that it started is killed, in seconds.
+            **popen: More for ``subprocess.Popen``; ``env`` is added to.
+        """
+        popen["env"] = {**(popen.get("env") or os.environ), **self.environ}
+        try:
+            agent = subprocess.Popen(argv, start_new_session=True, **popen)
+            try:
+                with self.serving():
+                    agent.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self._status = "out_of_time"
+            finally:
+                # Also what it left behind; the group outlives its leader.
+                with suppress(ProcessLookupError):
+                    os.killpg(agent.pid, signal.SIGKILL)
+                agent.wait()
+            if agent.returncode:
+                self._error = f"the agent ended with {agent.returncode}"
+        except BaseException:
+            self.close()
+            raise
+        return self.finish()
+
+    def finish(self) -> Attempt:
+        """End the session: judge the disk as it stands and return the record.
+
+        The snapshots of its boundaries are the caller's, who releases them. Without a verdict,
+        and so without a reward, where the model's server failed or the agent went away.
+        """
+        with self._lock:
+            if not self._ended:
+                self._flush()
+                if not self._trouble:
+                    self._verdict = self._verdict or self._env.finish()
+                    self._env.keep_boundaries()
+                self._put_away()
+            return self._attempt
+
+    def close(self, why: str = "it was closed") -> None:
+        """Give the sandbox back; whatever is asked from now on is refused. Idempotent."""
+        with self._lock:
+            if not self._ended:
+                self._trouble = self._trouble or why
+                self._put_away()
+
+    def _put_away(self) -> None:
+        self._ended = True
+        judged = self._verdict if not self._trouble else None
+        try:
+            env = self._env
+            self._attempt = Attempt(
+                id=uuid.uuid4().hex,
+                task=env.task.name,
+                suite=env.config.suite,
+                instruction=self._instruction,
+                entries=env.transcript.entries,
+                boundaries=env.boundaries if judged is not None else (),
+                status="infra_error" if judged is None else self._status,
+                error=self._trouble or self._error,
+                verdict=judged,
+                usage=self._usage,
+                seconds=time.monotonic() - self._begun,
+            )
+        finally:
+            self._env.close()
+            self._upstream.forget(self.key)
+            self._on_end(self)
+
+    # -- what the agent asks for ----------------------------------------------------------
+
+    def chat(
+        self, body: dict[str, Any], headers: Mapping[str, str], gone: Callable[[], bool]
+    ) -> Any:
+        """Forward one request and take the answer down."""
+        for message in body.get("messages") or ():
+            for call in message.get("tool_calls") or ():
+                owner = self._upstream.owners.get(str(call.get("id")))
+                if owner not in (None, self.key):
+                    raise Refused(409, "the history holds an answer of another session")
+        with self._using():
+            self._flush()
+            self.calls += 1
+            number = self.calls
+        asked, begun = {**body, **self._upstream.asked, "stream": False}, time.monotonic()
+        asked.pop("stream_options", None)
+        try:
+            status, said = self._upstream.ask("/chat/completions", asked, headers)
+        except OSError as error:
+            self._trouble = f"the model's server: {error}"
+            raise Refused(502, self._trouble) from error
+        if status != 200:
+            if status >= 500:
+                self._trouble = f"the model's server answered {status}"
+            raise Refused(status, json.dumps(said))
+        with self._using():
+            if number != self.calls or gone():
+                raise Refused(409, "the answer came too late: nobody waits for it")
+            self._take(said, time.monotonic() - begun)
+        return said
+
+    def _take(self, said: dict[str, Any], seconds: float) -> None:
+        from openai.types.chat import ChatCompletion
+
+        response = ChatCompletion.model_validate(said)
+        trace, (text, _) = trace_of(response), text_and_calls(response)
+        self._trouble = ""
+        for choice in said["choices"]:
+            for call in choice["message"].get("tool_calls") or ():
+                self._upstream.owners[str(call["id"])] = self.key
+        self.drifts += trace.prompt_ids[: len(self._ids)] != self._ids
+        self._ids = trace.prompt_ids + trace.token_ids
+        self._usage += usage_of(trace, seconds)
+        self._answer = Turn(message=text, command=NOTHING, trace=trace)
+
+    def execute(self, words: list[str], cwd: str, variables: dict[str, str]) -> dict[str, Any]:
+        """Run what ``docker exec`` was told; nothing of the shell is kept, as with docker."""
+        if len(words) == 3 and words[0] in ("sh", "bash") and words[1] in ("-c", "-lc"):
+            command = words[2]
+        else:
+            command = shlex.join(words)
+        before = [f"cd {shlex.quote(cwd)} || exit"] if cwd else []
+        before += [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
+        command = "\n".join(["(", *before, command, ")"])
+        with self._using():
+            # A second command of one answer is none of the model's turns.
+            turn = self._answer or Turn(command=command, provenance="scripted")
+            self._answer = None
+            result = self._step(turn.model_copy(update={"command": command}))
+            return {"output": result["output"], "exit_code": result["exit_code"]}
+
+    def stop(self) -> dict[str, Any]:
+        """The agent says that it has done."""
+        with self._using():
+            self._flush()
+            self._over = True
+        return {"output": "", "exit_code": 0}
+
+    def _flush(self) -> None:
+        """Keep an answer after which no command was run."""
+        if self._answer is not None and not self._over:
+            turn, self._answer = self._answer, None
+            self._step(turn)
+
+    def _step(self, turn: Turn) -> dict[str, Any]:
+        try:
+            obs, _, terminated, truncated, info = self._env.step(turn)
+        except SproutError as error:
+            # No failure of the agent: nothing that follows is judged.
+            self._trouble, self._over = str(error), True
+            raise Refused(500, self._trouble) from error
+        if terminated or truncated:
+            self._verdict, self._over = Verdict.model_validate(info["verdict"]), True
+            in_time = str(info.get("limit", "")).startswith("max_turns")
+            self._status = "out_of_turns" if in_time else "out_of_time"
+        else:
+            self._env.begin_snapshot()
+        return dict(obs)
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        with self._lock:
+            if self._ended or self._over:
+                raise Refused(410, "the session is over")
+            yield
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Count a request: while one is served, and for a time after it, its client is there."""
+        with self._counting:
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._busy -= 1
+                self._seen = time.monotonic()
+
+    @property
+    def idle_s(self) -> float:
+        """Wall time since the last request, in seconds."""
+        with self._counting:
+            return 0.0 if self._busy else time.monotonic() - self._seen
