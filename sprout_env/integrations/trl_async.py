@@ -85,6 +85,9 @@ class SproutRolloutWorker:
         ahead: Rows that may wait in the buffer: more would only grow stale.
         on_group: Told of each group, in the worker's thread.
         **options: Those of ``rollout_samples``.
+
+    Raises:
+        TrainerUnsupported: TRL is of a series that this was not written for.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class SproutRolloutWorker:
         on_group: Callable[[Attempts], None] | None = None,
         **options: Any,
     ) -> None:
+        pins.check("trl")
         self.rollout_buffer: queue.Queue[Any] = queue.Queue()
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
         self.groups = 0
