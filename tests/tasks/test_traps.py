@@ -61,7 +61,7 @@ TRAPS: dict[int, tuple[str, ...]] = {
         "grading/test_reports.py::test_one_test_is_one_line_however_it_is_named",
     ),
     18: (
-        "tasks/test_swebench.py::test_a_row_is_played_and_judged",
+        "tasks/test_swebench.py::test_what_an_agent_finds_and_forges",
         "grading/test_judges.py::test_what_decides_nothing",
     ),
     19: (
@@ -86,7 +86,7 @@ TRAPS: dict[int, tuple[str, ...]] = {
     25: ("grading/test_gate.py::test_gate",),
     26: (
         "tasks/test_swebench.py::test_lists_of_tests_are_data",
-        "tasks/test_swebench.py::test_a_row_whose_patch_is_the_bug",
+        "tasks/test_swebench.py::test_a_row_of_each_family_is_played_and_judged",
     ),
     27: ("tasks/test_swebench.py::test_files_are_reset_one_by_one",),
     28: (
@@ -154,7 +154,7 @@ def test_12_another_digest_is_a_warning(tmp_path: Path) -> None:
     (said,) = told("other")
     assert said.startswith("dataset.toml lists digest 000000000000, the folder has ")
     (tmp_path / "tasks/dataset.toml").write_text("[[tasks]]\nname = 3\n")
-    assert len(Suite("some", tmp_path).task("other").warnings) == 1
+    assert Suite("some", tmp_path).task("other").warnings == ()
 
 
 def test_33_names(tmp_path: Path) -> None:
