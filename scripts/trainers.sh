@@ -25,8 +25,10 @@ for name in "${@:-${known[@]}}"; do
         say "skipped: its environment cannot be had here"
         continue
     fi
-    # One name may have several files: test_trl.py, test_trl_sync.py.
+    # One name may have several files (test_trl.py, test_trl_sync.py); of those that are for all,
+    # what needs another trainer is skipped.
     "$python" -m pytest -q -p no:cacheprovider --basetemp="$SCRATCH/$name" "$file"*.py \
+        tests/integrations/test_recipes.py tests/integrations/test_bad_input.py \
         ${PYTEST_ARGS:-} || failed=1
 done
 exit "$failed"

@@ -38,26 +38,34 @@ def learner_rows(collection: Attempts, **options: Any) -> tuple[Group, tuple[Tok
     return group, tuple(token_row(row) for row in group.rows)
 
 
-def verl_rows(collection: Attempts, uid: str, **options: Any) -> list[tuple[str, dict[str, Any]]]:
+def verl_rows(
+    collection: Attempts, uid: str, *, response_length: int | None = None, **options: Any
+) -> list[tuple[str, dict[str, Any]]]:
     """Return keys ``{uid}_{session}_{index}`` and the arguments of verl's ``AgentLoopOutput``.
 
     Each attempt is a session of its own: verl takes the advantage of a session from its last
     output. A branch's shared prefix stands in ``response_ids`` with mask 0, never in the prompt,
-    which verl cuts on the left.
+    which verl cuts on the left. What is longer than ``response_length`` is cut at its end.
     """
     _, rows = learner_rows(collection, **options)
     made = []
     for session, row in enumerate(rows):
         cut = row.prompt_length
+        end = len(row.token_ids) if response_length is None else cut + response_length
+        steps = [version for version in row.versions if version >= 0]
         told = {
             "prompt_ids": list(row.token_ids[:cut]),
-            "response_ids": list(row.token_ids[cut:]),
-            "response_mask": list(row.loss_mask[cut:]),
-            "response_logprobs": list(row.logprobs[cut:]),
+            "response_ids": list(row.token_ids[cut:end]),
+            "response_mask": list(row.loss_mask[cut:end]),
+            "response_logprobs": list(row.logprobs[cut:end]),
             "reward_score": row.reward,
             "num_turns": _turns(collection, row.attempt),
             "metrics": {},
-            "extra_fields": {"attempt": row.attempt},
+            "extra_fields": {
+                "attempt": row.attempt,
+                "min_global_steps": min(steps, default=None),
+                "max_global_steps": max(steps, default=None),
+            },
         }
         made.append((f"{uid}_{session}_0", told))
     return made

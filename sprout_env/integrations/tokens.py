@@ -182,3 +182,8 @@ def publish(name: str, make: Callable[[int], Actor]) -> dict[str, Any]:
     register_actor("live", _live)
     _LIVE[name] = make
     return {"kind": "live", "name": name}
+
+
+def withdraw(name: str) -> None:
+    """Forget a published actor."""
+    _LIVE.pop(name, None)

@@ -22,6 +22,7 @@ from sprout_env.integrations.trl_async import (
 from sprout_env.records import Attempts
 from sprout_env.transcript import Turn
 from tests.integrations import tiny
+from tests.integrations.cpu_attention import stand_in
 from tests.integrations.world import World, save
 from tests.records.forests import forest
 
@@ -54,30 +55,7 @@ def tasks(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What AsyncGRPOTrainer has for GPUs alone, by torch's own attention; no more is changed."""
-    import types
-
-    import torch
-    from torch.nn import functional
-    from trl.experimental.async_grpo import async_grpo_trainer, packing
-
-    def varlen(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, *rest: Any, **more: Any) -> Any:
-        scale, found = more.get("softmax_scale"), []
-        for i in range(len(cu_q) - 1):
-            qi = q[cu_q[i] : cu_q[i + 1]].transpose(0, 1)
-            ki = k[cu_k[i] : cu_k[i + 1]].transpose(0, 1)
-            vi = v[cu_k[i] : cu_k[i + 1]].transpose(0, 1)
-            times = qi.shape[0] // ki.shape[0]
-            ki, vi = ki.repeat_interleave(times, 0), vi.repeat_interleave(times, 0)
-            lq, lk = qi.shape[1], ki.shape[1]
-            mask = torch.ones(lq, lk, dtype=torch.bool).tril(lk - lq)
-            out = functional.scaled_dot_product_attention(qi, ki, vi, attn_mask=mask, scale=scale)
-            found.append(out.transpose(0, 1))
-        return torch.cat(found)
-
-    module = types.SimpleNamespace(flash_attn_varlen_func=varlen)
-    monkeypatch.setattr(packing, "_flash_attn", lambda: module)
-    monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *a, **k: None)
+    stand_in(monkeypatch)
 
 
 def train_async(
