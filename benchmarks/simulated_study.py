@@ -24,9 +24,19 @@ from benchmarks.simulated import closed_forms as forms
 from benchmarks.simulated.closed_forms import Book
 from benchmarks.simulated.playbook_world import PlaybookWorld, bundled, judge, shape
 from sprout_env.records.attempt import Attempt
-from sprout_env.search import Budget, Collector, Meter, Recipe, RunConfig, Stop, load_method, run
+from sprout_env.search import (
+    Budget,
+    Collector,
+    Meter,
+    Recipe,
+    RunConfig,
+    Running,
+    Stop,
+    load_method,
+    run,
+)
 from sprout_env.search.charts import figure, save
-from sprout_env.search.events import Event
+from sprout_env.search.events import ignore
 from sprout_env.tasks.playbook import Playbook
 from sprout_env.tasks.task import Task
 from sprout_env.transcript import Turn
@@ -123,19 +133,9 @@ def collect(
     """Run a method once in the playbooks' world; return its outcome and calls."""
     actor = {"kind": "simulated", "skill": skill, "reviewer_accuracy": accuracy}
     stop = Stop()
-    meter = Meter(Budget(), stop)
-
-    def tell(event: Event) -> None:
-        pass
-
-    collector = Collector(
-        task,
-        Recipe(suite="seedbed", actor=actor, seed=seed),
-        executor=PlaybookWorld(task.instruction, lambda job, turns: judge(playbook, turns)),
-        meter=meter,
-        stop=stop,
-        on_event=tell,
-    )
+    world = PlaybookWorld(task.instruction, lambda job, turns: judge(playbook, turns))
+    recipe = Recipe(suite="seedbed", actor=actor, seed=seed)
+    collector = Collector(task, recipe, Running(world, Meter(Budget(), stop), stop, ignore))
     done = load_method(method).collect(collector)
     return done.passed, done.usage().calls
 

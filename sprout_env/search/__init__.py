@@ -10,6 +10,7 @@ from sprout_env.search.attempts import (
     ThreadExecutor,
     run_attempt,
 )
+from sprout_env.search.batch import Running
 from sprout_env.search.budget import Budget, Meter, Prices, Stop
 from sprout_env.search.collector import Collector, derive_seed
 from sprout_env.search.methods import (
@@ -55,6 +56,7 @@ __all__ = [
     "RtvPdr",
     "RunConfig",
     "RunResult",
+    "Running",
     "SharedRoots",
     "Shepherd",
     "Sprout",

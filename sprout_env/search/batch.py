@@ -19,20 +19,29 @@ UNFINISHED = ("infra_error", "out_of_budget")
 """What a resumed run begins anew; what it cost before is added to the new record."""
 
 
+@dataclass
+class Running:
+    """What all tasks of a run share."""
+
+    executor: Executor
+    """Where attempts run."""
+    meter: Meter
+    """Counts costs, and refuses new work when a budget is used up."""
+    stop: Stop
+    """The run's signal."""
+    on_event: OnEvent
+    """Told of everything; also how finished work is recorded."""
+    shared: SharedRoots | None = None
+    """Roots of a comparison that other methods may have paid already."""
+
+
 @dataclass(eq=False)
 class Batch:
     """Runs jobs for one collector, in whose thread all its methods are called."""
 
-    executor: Executor
-    meter: Meter
-    """Refuses new work when a budget is used up."""
-    above: Stop
-    """The run's signal; the batch has one of its own below it."""
-    on_event: OnEvent
+    running: Running
     done: dict[str, Attempt | ReviewRecord]
     """Finished attempts of an earlier run, by id."""
-    shared: SharedRoots | None
-    """Roots that other methods of a comparison have paid; None: not shared."""
     stop_on_pass: bool
     """The first pass ends the others."""
     on_watched: Callable[[AttemptWatched], None] | None = None
@@ -44,7 +53,7 @@ class Batch:
         self._stale: dict[str, Attempt] = {}
         self._queue: SimpleQueue[Future[Attempt] | AttemptWatched] = SimpleQueue()
         self._waiting = 0
-        self.stop = Stop(self.above)
+        self.stop = Stop(self.running.stop)
         self.found: dict[str, Attempt] = {}
 
     @property
@@ -59,33 +68,38 @@ class Batch:
         Raises:
             BudgetExhausted: A budget is used up.
         """
-        waiting = []
+        waiting, shared = [], self.running.shared
         for job in jobs:
             self._order.append(job.id)
             old = self.done.get(job.id)
             if isinstance(old, Attempt) and old.status not in UNFINISHED:
                 self._know(old, resumed=True)
-            elif self.shared is not None and (paid := self.shared.get(job)) is not None:
+            elif (
+                self.running.shared is not None
+                and (paid := self.running.shared.get(job)) is not None
+            ):
                 self._know(paid, resumed=False)
             else:
                 waiting.append(job)
                 if isinstance(old, Attempt):
                     self._stale[job.id] = old
-                    self.meter.add(old.usage)
+                    self.running.meter.add(old.usage)
         if waiting and not self.stop.reason:
-            self.meter.check()
+            self.running.meter.check()
             for job in waiting:
                 self._submit(job)
 
     def _know(self, attempt: Attempt, *, resumed: bool) -> None:
         self.found[attempt.id] = attempt
-        self.on_event(AttemptFinished(attempt.task, attempt, resumed=resumed, shared=not resumed))
+        self.running.on_event(
+            AttemptFinished(attempt.task, attempt, resumed=resumed, shared=not resumed)
+        )
         if attempt.passed and self.stop_on_pass:
             self.stop.set("passed")
 
     def _submit(self, job: AttemptJob) -> None:
-        on_event = self.on_event if job.watch is None else self._watching
-        future = self.executor.submit(job, on_event=on_event, stop=self.stop)
+        on_event = self.running.on_event if job.watch is None else self._watching
+        future = self.running.executor.submit(job, on_event=on_event, stop=self.stop)
         self._futures[future] = job
         self._waiting += 1
         if self.stop_on_pass:
@@ -96,7 +110,7 @@ class Batch:
     def _watching(self, event: Event) -> None:
         if isinstance(event, AttemptWatched):
             self._queue.put(event)
-        self.on_event(event)
+        self.running.on_event(event)
 
     def wait(self) -> None:
         """Wait for all; ``on_watched`` may add more meanwhile."""
@@ -125,9 +139,9 @@ class Batch:
             return
         job = self._futures[future]
         self.found[job.id] = attempt
-        self.on_event(AttemptFinished(job.task, attempt))
-        if self.shared is not None:
-            self.shared.add(job, attempt)
+        self.running.on_event(AttemptFinished(job.task, attempt))
+        if self.running.shared is not None:
+            self.running.shared.add(job, attempt)
 
 
 def _stop_if_passed(stop: Stop, future: Future[Attempt]) -> None:

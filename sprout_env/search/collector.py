@@ -14,12 +14,10 @@ from sprout_env.disks.store import DiskStore
 from sprout_env.errors import SnapshotError, StoreError
 from sprout_env.records.attempt import Attempt, BranchPlan, Usage
 from sprout_env.records.reviews import Attempts, Part, ReviewRecord
-from sprout_env.search.attempts import AttemptJob, Executor, Recipe
-from sprout_env.search.batch import Batch
-from sprout_env.search.budget import Meter, Stop
+from sprout_env.search.attempts import AttemptJob, Recipe
+from sprout_env.search.batch import Batch, Running
 from sprout_env.search.events import (
     AttemptWatched,
-    OnEvent,
     ReviewCalled,
     ReviewFinished,
     RoundStarted,
@@ -27,7 +25,6 @@ from sprout_env.search.events import (
 from sprout_env.search.interrupt import Interruptible
 from sprout_env.search.plan import snapshot_at
 from sprout_env.search.review import ReviewSettings, review
-from sprout_env.search.shared import SharedRoots
 from sprout_env.snapshots import SnapshotTree
 from sprout_env.tasks.task import Task
 from sprout_env.transcript import Transcript
@@ -67,34 +64,21 @@ class Collector:
     Args:
         task: The task.
         recipe: What all jobs share.
-        executor: Where attempts run.
-        meter: Counts the run's costs.
-        stop: The run's signal.
-        on_event: Told of everything; also how finished work is recorded.
+        running: What all tasks of the run share.
         done: Finished attempts and reviews of an earlier run, by id.
-        shared: Roots of a comparison that other methods may have paid already.
     """
 
     def __init__(
         self,
         task: Task,
         recipe: Recipe,
-        *,
-        executor: Executor,
-        meter: Meter,
-        stop: Stop,
-        on_event: OnEvent,
+        running: Running,
         done: dict[str, Attempt | ReviewRecord] | None = None,
-        shared: SharedRoots | None = None,
     ) -> None:
         self.task = task
         self.recipe = recipe
-        self._executor = executor
-        self._meter = meter
-        self._stop = stop
-        self._on_event = on_event
+        self.running = running
         self._done = dict(done or {})
-        self._shared = shared
         self._attempts: list[Attempt] = []
         self._reviews: list[ReviewRecord] = []
         self.selects = False
@@ -186,7 +170,7 @@ class Collector:
         Raises:
             BudgetExhausted: A budget is used up; what was finished is kept.
         """
-        self._on_event(RoundStarted(self.task.name, round, len(plans)))
+        self.running.on_event(RoundStarted(self.task.name, round, len(plans)))
         by_id = {attempt.id: attempt for attempt in self._attempts}
         jobs = [
             self._branch(f"round-{round}-branch-{number}", by_id[plan.attempt], plan, round)
@@ -261,7 +245,7 @@ class Collector:
                     settings=settings,
                     max_turns=self.max_turns,
                     earlier=self._reviews,
-                    on_event=self._on_event,
+                    on_event=self.running.on_event,
                 )
 
         return self.recorded(f"review-{round}", make)
@@ -275,7 +259,7 @@ class Collector:
             spec: Another actor than the policy.
         """
         made = load_actor(spec or self.recipe.actor, self.seed_for(key))
-        actor = Interruptible(made, self._stop)
+        actor = Interruptible(made, self.running.stop)
         try:
             yield actor
         finally:
@@ -290,21 +274,21 @@ class Collector:
         old = self._done.get(f"{self.task.name}:{key}")
         if isinstance(old, ReviewRecord) and not old.lost:
             self._reviews.append(old)
-            self._on_event(ReviewFinished(self.task.name, old, resumed=True))
+            self.running.on_event(ReviewFinished(self.task.name, old, resumed=True))
             return old
-        self._meter.check()
+        self.running.meter.check()
         record = make()
         self._reviews.append(record)
-        self._on_event(ReviewFinished(self.task.name, record))
+        self.running.on_event(ReviewFinished(self.task.name, record))
         return record
 
     def told(self, part: Part, attempt: str | None, usage: Usage, round: int = 0) -> None:
         """Bill one question that a method asked by itself."""
-        self._on_event(ReviewCalled(self.task.name, round, part, attempt, usage))
+        self.running.on_event(ReviewCalled(self.task.name, round, part, attempt, usage))
 
     def release_snapshots(self, store: DiskStore) -> int:
         """Release the snapshots of all attempts but shared ones; return how many could not be."""
-        shared = self._shared.snapshots if self._shared is not None else frozenset()
+        shared = self.running.shared.snapshots if self.running.shared is not None else frozenset()
         ids = {
             boundary.snapshot
             for attempt in self._attempts
@@ -344,16 +328,7 @@ class Collector:
     def _batch(
         self, stop_on_pass: bool, on_watched: Callable[[AttemptWatched], None] | None = None
     ) -> Batch:
-        return Batch(
-            self._executor,
-            self._meter,
-            self._stop,
-            self._on_event,
-            self._done,
-            self._shared,
-            stop_on_pass,
-            on_watched,
-        )
+        return Batch(self.running, self._done, stop_on_pass, on_watched)
 
     def _run(self, jobs: Iterable[AttemptJob], stop_on_pass: bool) -> tuple[Attempt, ...]:
         """Run jobs together; attempts are returned in the order of the jobs."""
@@ -374,7 +349,7 @@ class Collector:
             raise
         finally:
             self._attempts.extend(batch.attempts)
-        if self._stop.reason == "cancelled":
+        if self.running.stop.reason == "cancelled":
             raise CancelledError
         if not self.passed:
-            self._meter.check()
+            self.running.meter.check()

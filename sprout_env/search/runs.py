@@ -22,6 +22,7 @@ from sprout_env.records.pictures import cell
 from sprout_env.records.reviews import Attempts, ReviewRecord
 from sprout_env.records.summary import Summary, summarise
 from sprout_env.search.attempts import Executor, Recipe, ThreadExecutor
+from sprout_env.search.batch import Running
 from sprout_env.search.budget import Budget, Meter, Stop
 from sprout_env.search.collector import Collector
 from sprout_env.search.events import (
@@ -183,7 +184,8 @@ def run(
 
     owned = executor is None
     executor = executor or ThreadExecutor(workers)
-    desk = _Desk(config, suite, method, store, executor, meter, stop, tell, journal, shared)
+    running = Running(executor, meter, stop, tell, shared)
+    desk = _Desk(config, suite, method, store, journal, running)
     try:
         with log or nullcontext():
             if not all(desk.finished(slug) for slug in slugs):
@@ -216,18 +218,14 @@ def probe(actor: dict[str, Any], method: Method) -> None:
 
 @dataclass
 class _Desk:
-    """What the tasks of a run share."""
+    """Where a run's tasks are handed out."""
 
     config: RunConfig
     suite: Suite
     method: Method
     store: DiskStore
-    executor: Executor
-    meter: Meter
-    stop: Stop
-    tell: OnEvent
     journal: Journal | None
-    shared: SharedRoots | None
+    running: Running
 
     def finished(self, slug: str) -> bool:
         """Whether an earlier part of the run is through with a task."""
@@ -245,7 +243,7 @@ class _Desk:
             for future in as_completed(futures):
                 found[futures[future]] = future.result()
         except BaseException:
-            self.stop.cancel()
+            self.running.stop.cancel()
             raise
         finally:
             # Whatever ended the loop, every attempt has closed its sandbox before this returns.
@@ -257,7 +255,7 @@ class _Desk:
         old = done.get(f"task:{slug}")
         if isinstance(old, Attempts):
             return self._resume(old)
-        if self.stop.reason:
+        if self.running.stop.reason:
             return self._nothing(slug, "not begun")
         try:
             task = self.suite.task(slug)
@@ -268,17 +266,8 @@ class _Desk:
             for id, record in done.items()
             if not isinstance(record, Attempts) and record.task == slug
         }
-        self.tell(TaskStarted(slug, self.method.name, len(mine)))
-        collector = Collector(
-            task,
-            self.config,
-            executor=self.executor,
-            meter=self.meter,
-            stop=self.stop,
-            on_event=self.tell,
-            done=mine,
-            shared=self.shared,
-        )
+        self.running.on_event(TaskStarted(slug, self.method.name, len(mine)))
+        collector = Collector(task, self.config, self.running, mine)
         whole = False
         try:
             result = self._method(collector)
@@ -287,7 +276,7 @@ class _Desk:
             # A recorded run that is not whole goes on from these snapshots when it is resumed.
             if not self.config.keep_snapshots and (whole or self.journal is None):
                 collector.release_snapshots(self.store)
-        self.tell(TaskFinished(slug, result, whole=whole))
+        self.running.on_event(TaskFinished(slug, result, whole=whole))
         return result
 
     def _method(self, collector: Collector) -> Attempts:
@@ -298,7 +287,7 @@ class _Desk:
         except (TaskError, ImageError) as error:
             return collector.result(self.method.name, cut_short=str(error))
         except CancelledError:
-            if self.stop.reason == "cancelled":
+            if self.running.stop.reason == "cancelled":
                 raise
             return collector.result(self.method.name, cut_short="cut short by the budget")
 
@@ -306,10 +295,10 @@ class _Desk:
         return Attempts(task=slug, suite=self.config.suite, method=self.method.name, cut_short=why)
 
     def _resume(self, old: Attempts) -> Attempts:
-        self.tell(TaskStarted(old.task, old.method, len(old.attempts)))
+        self.running.on_event(TaskStarted(old.task, old.method, len(old.attempts)))
         for attempt in old.attempts:
-            self.tell(AttemptFinished(old.task, attempt, resumed=True))
+            self.running.on_event(AttemptFinished(old.task, attempt, resumed=True))
         for review in old.reviews:
-            self.tell(ReviewFinished(old.task, review, resumed=True))
-        self.tell(TaskFinished(old.task, old, resumed=True))
+            self.running.on_event(ReviewFinished(old.task, review, resumed=True))
+        self.running.on_event(TaskFinished(old.task, old, resumed=True))
         return old

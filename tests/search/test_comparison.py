@@ -43,7 +43,7 @@ def gather(
         world = executor() if executor is not None else WorldExecutor()
         for name in names:
             desk = collector(folder, skill=0.7, accuracy=0.8, seed=seed, executor=world)
-            desk._shared = shared
+            desk.running.shared = shared
             units[name]["shop", seed] = load_method(name).collect(desk)
         ran += [f"{seed}:{job.id}" for job in world.jobs]
     return units, ran
@@ -119,7 +119,7 @@ def test_shared_roots_are_told_billed_and_kept_in_a_file(folder: Path, tmp_path:
 
     def desk(shared: SharedRoots, events: list[Event]) -> Collector:
         made = collector(folder, executor=world, events=events)
-        made._shared = shared
+        made.running.shared = shared
         return made
 
     first = SharedRoots(path)
@@ -147,7 +147,7 @@ def test_shared_roots_are_told_billed_and_kept_in_a_file(folder: Path, tmp_path:
 
 def desk_of(folder: Path, world: WorldExecutor, shared: SharedRoots) -> Collector:
     made = collector(folder, seed=9, executor=world)
-    made._shared = shared
+    made.running.shared = shared
     return made
 
 

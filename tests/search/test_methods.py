@@ -24,6 +24,7 @@ from sprout_env.search import (
     PassAtK,
     Prices,
     Recipe,
+    Running,
     Sprout,
     Stop,
     derive_seed,
@@ -70,10 +71,7 @@ def collector(
     return Collector(
         the_task(),
         Recipe(suite="toy", actor=actor.spec(), seed=seed),
-        executor=executor or WorldExecutor(),
-        meter=meter,
-        stop=stop,
-        on_event=tell,
+        Running(executor or WorldExecutor(), meter, stop, tell),
         **more,
     )
 
@@ -316,7 +314,7 @@ def test_a_signal_s_strongest_reason_holds_for_its_children() -> None:
 
 def test_a_cancelled_run_raises_from_its_collectors(folder: Path) -> None:
     desk = collector(folder, executor=Failing(CancelledError()))
-    desk._stop.set("cancelled")
+    desk.running.stop.set("cancelled")
     with pytest.raises(CancelledError):
         PassAtK(k=1).collect(desk)
 
