@@ -26,6 +26,8 @@ sprout run seedbed --method sprout "${chosen[@]}" \
     --roots 2 --rounds 2 --branches 2 --jobs "$JOBS" --out "$RUN"
 
 say
+say "Why did a root fail, and which turn did the reviewer choose? As a page: $VENV/bin/sprout view $RUN"
+say
 say "One rescued task (sprout show $RUN --rescued --limit 1):"
 say
 sprout show "$RUN" --rescued --limit 1

@@ -1,10 +1,9 @@
-"""Every code block of README and docs is run, or stands here with the reason why it is not."""
+"""Every code block of README and docs is run, or says in its first line why it is not."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,12 +15,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-NOT_RUN = {
-    "make ": "sets up a machine, or runs this very suite",
-    "sprout doctor": "its answer depends on the machine",
-    "--model openai/MODEL": "needs a model's server",
+NOT_RUN = "# not run: "
+"""What the first line of a shell block begins with that is not run; the reason follows, for all."""
+ELSEWHERE = {
+    "README.md": ("python", "tests/test_readme.py"),
+    "integrations.md": ("python sh", "tests/integrations/test_recipes.py"),
 }
-"""What a shell block holds that is not run, and why."""
+"""Pages whose blocks of these languages another test runs."""
+COMMAND = re.compile(r"^(\$ |sprout |make |python|pip |\.venv/)", re.M)
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,12 @@ class Block:
     text: str
 
     @property
-    def skipped(self) -> str:
-        """Why it is not run; empty if it is."""
-        if self.language == "sh":
-            return next((why for mark, why in NOT_RUN.items() if mark in self.text), "")
-        return "" if self.language == "python" else "neither Python nor shell"
+    def skipped(self) -> bool:
+        """Whether it is not run here."""
+        languages, _ = ELSEWHERE.get(self.page.name, ("", ""))
+        if self.language in languages.split() or self.text.startswith(NOT_RUN):
+            return True
+        return self.language in ("text", "yaml")
 
 
 def _blocks(page: Path) -> Iterator[Block]:
@@ -61,11 +63,54 @@ def home(tmp_path_factory: pytest.TempPathFactory, debian_base: Path) -> Path:
     return path
 
 
-def test_pages_have_known_languages() -> None:
-    known = {"python", "sh", "text", "toml"}
-    wrong = [f"{b.page}:{b.line}: {b.language!r}" for p in PAGES for b in _blocks(p)
-             if b.language not in known]  # fmt: skip
-    assert not wrong
+def test_no_command_hides_in_a_block_that_nobody_runs() -> None:
+    known = {"python", "sh", "text", "toml", "yaml"}
+    for block in (block for page in PAGES for block in _blocks(page)):
+        where = f"{block.page}:{block.line}"
+        assert block.language in known, where
+        if block.language == "text" and block.page.name not in ELSEWHERE:
+            assert not COMMAND.search(block.text), where
+        assert block.text.count(NOT_RUN) == block.text.startswith(NOT_RUN), where
+    for _, test in ELSEWHERE.values():
+        assert (ROOT / test).exists()
+
+
+def test_questions_quote_errors_that_exist() -> None:
+    from sprout_env import errors
+
+    messages = [getattr(each, "message", "") for each in vars(errors).values()]
+    quoted = re.findall(r"^\*\*`([^`]+)`", (ROOT / "docs" / "faq.md").read_text(), re.M)
+    assert len(quoted) > 8
+    for text in quoted:
+        pattern = ".*".join(map(re.escape, text.split("...")))
+        assert any(re.search(pattern, message) for message in messages), text
+
+
+def test_the_reference_has_every_public_name_and_every_flag() -> None:
+    import sprout_env
+
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        from docs_hooks import reference  # type: ignore[import-not-found]
+    finally:
+        sys.path.pop(0)
+    from typer.main import get_command
+
+    from sprout_env.cli.app import app
+    from sprout_env.cli.settings import _leaves
+
+    said = "\n".join(reference())
+    for path, command in _leaves(get_command(app)):
+        part = said.split(f"## sprout {' '.join(path)}\n")[1].split("\n## ")[0]
+        shown = [p for p in command.params if not getattr(p, "hidden", False)]
+        assert all(f"`{p.opts[0]}" in part for p in shown if p.param_type_name == "option"), path
+    told = re.findall(r"^::: (\S+)\n(?:    options: \{members: \[(.*)\]\})?",
+                      (ROOT / "docs" / "api.md").read_text(), re.M)  # fmt: skip
+    pages = {module: {name.strip() for name in names.split(",") if name} for module, names in told}
+    for name in set(sprout_env.__all__) - {"__version__"}:
+        module = getattr(sprout_env, name).__module__
+        assert module in pages, name
+        assert not pages[module] or name in pages[module], name
 
 
 @pytest.mark.root
@@ -83,6 +128,9 @@ def test_blocks_run(page: Path, home: Path) -> None:
     program = binaries / "sprout"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sprout_env "$@"\n')
     program.chmod(0o755)
+    # What `make setup` leaves.
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "activate").touch()
     env = {
         **os.environ,
         "SPROUT_STORE": str(home / "store"),
@@ -99,28 +147,14 @@ def test_blocks_run(page: Path, home: Path) -> None:
             programs.append((block.language, block.line, block.text))
     for language, line, text in programs:
         argv = [sys.executable, "-c", text] if language == "python" else ["bash", "-ec", text]
+        if language == "toml":
+            (folder / "sprout.toml").write_text(text)
+            argv = [sys.executable, "-m", "sprout_env", "config"]
         done = subprocess.run(
             argv, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
         )
         said = f"{page}:{line}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         assert done.returncode == 0, said
-
-
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    pytest.importorskip("material", reason="mkdocs-material is missing (extra `docs`)")
-    pytest.importorskip("mkdocstrings", reason="mkdocstrings is missing (extra `docs`)")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
-        cwd=ROOT, capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    cli = (tmp_path / "site" / "cli" / "index.html").read_text()
-    for command in ("sprout run", "sprout view", "sprout snapshots list", "sprout init"):
-        assert f"{command}</" in cli or f">{command}<" in cli, command
-    assert "keep-snapshots" in cli
-    assert (tmp_path / "site" / "house.svg").exists()
-    shutil.rmtree(tmp_path / "site")
 
 
 def test_exit_codes_are_documented() -> None:
