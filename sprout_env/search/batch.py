@@ -68,16 +68,14 @@ class Batch:
         Raises:
             BudgetExhausted: A budget is used up.
         """
-        waiting, shared = [], self.running.shared
+        shared = self.running.shared
+        waiting: list[AttemptJob] = []
         for job in jobs:
             self._order.append(job.id)
             old = self.done.get(job.id)
             if isinstance(old, Attempt) and old.status not in UNFINISHED:
                 self._know(old, resumed=True)
-            elif (
-                self.running.shared is not None
-                and (paid := self.running.shared.get(job)) is not None
-            ):
+            elif shared is not None and (paid := shared.get(job)) is not None:
                 self._know(paid, resumed=False)
             else:
                 waiting.append(job)
@@ -91,9 +89,8 @@ class Batch:
 
     def _know(self, attempt: Attempt, *, resumed: bool) -> None:
         self.found[attempt.id] = attempt
-        self.running.on_event(
-            AttemptFinished(attempt.task, attempt, resumed=resumed, shared=not resumed)
-        )
+        event = AttemptFinished(attempt.task, attempt, resumed=resumed, shared=not resumed)
+        self.running.on_event(event)
         if attempt.passed and self.stop_on_pass:
             self.stop.set("passed")
 
