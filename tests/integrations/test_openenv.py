@@ -21,7 +21,7 @@ pytest.importorskip("openenv", reason="OpenEnv is not in this environment (scrip
 from sprout_env.disks import open_store
 from sprout_env.errors import ConfigError
 from sprout_env.integrations import openenv
-from sprout_env.sandbox.native.cgroups import layout
+from sprout_env.sandbox.native.hierarchies import layout
 from sprout_env.snapshots import SnapshotTree
 from tests.integrations import tiny
 

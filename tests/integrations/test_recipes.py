@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from sprout_env.disks import open_store
-from sprout_env.disks.aliases import SEEDBED_BASE, alias
+from sprout_env.disks.images.aliases import SEEDBED_BASE, alias
 from sprout_env.snapshots import SnapshotTree
 from sprout_env.tasks.task import FolderImage
 from tests.actors.chat_server import serve
@@ -189,8 +189,10 @@ def test_rllib(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # No token in the home folder, no reports to anybody; sockets need a short path.
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    # Its runners are processes of their own, and we are not installed here.
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     short = tempfile.mkdtemp(prefix="ray")
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=200 * 2**20, _temp_dir=short)
+    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=200 * 2**20, _temp_dir=short)
     try:
         options = {"train_batch_size_per_learner": 8, "minibatch_size": 8, "num_epochs": 1}
         play("RLlib", {"options": options})
