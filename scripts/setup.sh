@@ -91,9 +91,9 @@ base_ready() { # the base of the bundled suite is in the store
     "$VENV/bin/python" - "$STORE" <<'PY'
 import sys
 from pathlib import Path
-from sprout_env.disks.aliases import SEEDBED_BASE, resolve
-from sprout_env.disks.bases import digest_of, find_base
-from sprout_env.disks.debian import debian_facts
+from sprout_env.disks.images.aliases import SEEDBED_BASE, resolve
+from sprout_env.disks.images.bases import digest_of, find_base
+from sprout_env.disks.images.debian import debian_facts
 target = resolve(Path(sys.argv[1]), SEEDBED_BASE)
 digest = target if isinstance(target, str) else digest_of(*debian_facts(target))
 sys.exit(find_base(Path(sys.argv[1]), digest) is None)

@@ -57,7 +57,7 @@ def debian_base() -> Path:
 def shared_store(tmp_path_factory: pytest.TempPathFactory, debian_base: Path) -> Iterator[Path]:
     """A store whose alias ``test/base`` is a Debian root, unpacked once per session."""
     from sprout_env.disks import open_store
-    from sprout_env.disks.aliases import alias
+    from sprout_env.disks.images.aliases import alias
     from sprout_env.tasks.task import FolderImage
 
     path = tmp_path_factory.mktemp("shared") / "store"

@@ -41,7 +41,7 @@ KNOWS_GYMNASIUM = {"spaces", "env", "wrappers", "branching", "registration", "in
 
 ONLY_IN = {
     "btrfsutil": ("disks/btrfs",),
-    "docker": ("disks/images",),
+    "docker": ("disks/images/docker",),
     "typer": ("cli",),
     "rich": ("cli",),
 }

@@ -52,7 +52,7 @@ def _blocks(page: Path) -> Iterator[Block]:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, debian_base: Path) -> Path:
     from sprout_env.disks import open_store
-    from sprout_env.disks.aliases import SEEDBED_BASE, alias
+    from sprout_env.disks.images.aliases import SEEDBED_BASE, alias
     from sprout_env.tasks.task import FolderImage
 
     path = tmp_path_factory.mktemp("docs")

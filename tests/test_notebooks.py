@@ -15,7 +15,7 @@ NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, debian_base: Path) -> Path:
     from sprout_env.disks import open_store
-    from sprout_env.disks.aliases import SEEDBED_BASE, alias
+    from sprout_env.disks.images.aliases import SEEDBED_BASE, alias
     from sprout_env.tasks.task import FolderImage
 
     path = tmp_path_factory.mktemp("notebooks") / "store"

@@ -11,7 +11,7 @@ import pytest
 from sprout_env import registration
 from sprout_env.cli import failures
 from sprout_env.disks import open_store
-from sprout_env.disks.aliases import SEEDBED_BASE, alias
+from sprout_env.disks.images.aliases import SEEDBED_BASE, alias
 from sprout_env.tasks.task import FolderImage
 
 README = (Path(__file__).parent.parent / "README.md").read_text()

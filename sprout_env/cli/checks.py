@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Literal
 
 from sprout_env.disks import open_store, probe
-from sprout_env.disks.aliases import SEEDBED_BASE
-from sprout_env.disks.bases import find_base, list_bases
 from sprout_env.disks.images import docker_why_not
+from sprout_env.disks.images.aliases import SEEDBED_BASE
+from sprout_env.disks.images.bases import find_base, list_bases
 from sprout_env.errors import SandboxStartFailed, SproutError
 from sprout_env.sandbox import start
 from sprout_env.sandbox.native.init_binary import init_binary

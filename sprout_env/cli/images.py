@@ -11,9 +11,9 @@ from rich.table import Table
 
 from sprout_env.cli.console import AsJson, StorePath, TasksPath, err, out, print_json, seconds
 from sprout_env.disks import open_store
-from sprout_env.disks.aliases import alias as set_alias
-from sprout_env.disks.aliases import aliases, resolve, unalias
-from sprout_env.disks.bases import drop_base, find_base, list_bases
+from sprout_env.disks.images.aliases import alias as set_alias
+from sprout_env.disks.images.aliases import aliases, resolve, unalias
+from sprout_env.disks.images.bases import drop_base, find_base, list_bases
 from sprout_env.errors import ConfigError, ImageError
 from sprout_env.sandbox.build import base_for
 from sprout_env.tasks.suites import find_suite

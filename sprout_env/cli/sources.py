@@ -9,7 +9,7 @@ import typer
 
 from sprout_env.cli.console import AsJson, StorePath, out, print_json
 from sprout_env.disks import open_store
-from sprout_env.disks.sources import source_alias, source_aliases, source_unalias
+from sprout_env.disks.images.sources import source_alias, source_aliases, source_unalias
 from sprout_env.errors import ConfigError
 
 app = typer.Typer(help="Git hosts that folders stand for, in builds.", no_args_is_help=True)

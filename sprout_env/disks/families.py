@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from sprout_env.disks import layout, leases
-from sprout_env.disks.bases import sweep_bases
+from sprout_env.disks.images.bases import sweep_bases
 from sprout_env.disks.overlay import detach_view, views_of
 from sprout_env.disks.places import Place, Places
 from sprout_env.disks.reclaim import Reclaimer

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import Field
 
-from sprout_env.disks.debian import CA_BUNDLE, CA_VARIABLES, custom_ca_bundle
+from sprout_env.disks.images.debian import CA_BUNDLE, CA_VARIABLES, custom_ca_bundle
 from sprout_env.transcript import Frozen
 
 

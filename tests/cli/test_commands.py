@@ -16,7 +16,7 @@ import pytest
 from sprout_env.cli import failures
 from sprout_env.cli.console import tasks_place
 from sprout_env.disks import open_store
-from sprout_env.disks.aliases import SEEDBED_BASE, alias
+from sprout_env.disks.images.aliases import SEEDBED_BASE, alias
 from sprout_env.errors import ConfigError, TaskNotFound
 from sprout_env.tasks.task import FolderImage
 

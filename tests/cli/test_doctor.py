@@ -14,7 +14,7 @@ import pytest
 
 from sprout_env.cli import checks
 from sprout_env.disks import open_store
-from sprout_env.disks.aliases import SEEDBED_BASE, alias
+from sprout_env.disks.images.aliases import SEEDBED_BASE, alias
 from sprout_env.tasks.task import FolderImage
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from sprout_env.cli import failures
 from sprout_env.disks import open_store
-from sprout_env.disks.aliases import SEEDBED_BASE, alias
+from sprout_env.disks.images.aliases import SEEDBED_BASE, alias
 from sprout_env.errors import ConfigError
 from sprout_env.grading.gate import gate
 from sprout_env.search.runs import load_run

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from sprout_env.disks import images
-from sprout_env.disks.bases import find_base, keep_base
 from sprout_env.disks.images import base
+from sprout_env.disks.images.bases import find_base, keep_base
 from sprout_env.disks.store import ImageConfig
 from sprout_env.errors import ImageError
 from sprout_env.tasks.task import ArchiveImage, FolderImage
@@ -472,7 +472,7 @@ def test_links_of_a_lower_layer_lead_nowhere(
 
 def test_tar_itself_cannot_write_outside(tmp_path: Path, outside: Path) -> None:
     """The second wall: even a program that tries is refused by the kernel."""
-    from sprout_env.disks.unpack import confined
+    from sprout_env.disks.images.unpack import confined
 
     root = tmp_path / "root"
     root.mkdir()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sprout_env.disks import images, open_store
-from sprout_env.disks.aliases import (
+from sprout_env.disks.images.aliases import (
     SEEDBED_BASE,
     SEEDBED_PACKAGES,
     alias,
@@ -16,7 +16,7 @@ from sprout_env.disks.aliases import (
     resolve,
     unalias,
 )
-from sprout_env.disks.sources import source_alias, source_aliases
+from sprout_env.disks.images.sources import source_alias, source_aliases
 from sprout_env.errors import ConfigError, ImageError
 from sprout_env.tasks.task import ArchiveImage, DebianImage, FolderImage, NamedImage
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sprout_env.disks import images
-from sprout_env.disks.debian import CA_BUNDLE, CA_VARIABLES, custom_ca_bundle, host_sources
+from sprout_env.disks.images.debian import CA_BUNDLE, CA_VARIABLES, custom_ca_bundle, host_sources
 from sprout_env.errors import ImageError
 from sprout_env.tasks.task import DebianImage
 
@@ -96,7 +96,7 @@ def test_package_names_are_no_options(store_path: Path) -> None:
 
 
 def test_the_digest_knows_release_and_packages(store_path: Path) -> None:
-    from sprout_env.disks.debian import debian_facts
+    from sprout_env.disks.images.debian import debian_facts
 
     one = debian_facts(DebianImage(packages=("a", "b")))
     assert debian_facts(DebianImage(packages=("b", "a", "a"))) == one

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sprout_env.disks import images
-from sprout_env.disks.bases import list_bases
-from sprout_env.disks.builders import builder_name
+from sprout_env.disks.images.bases import list_bases
+from sprout_env.disks.images.builders import builder_name
 from sprout_env.errors import ImageError
 from sprout_env.tasks.task import ArchiveImage, DockerfileImage, NamedImage
 
@@ -107,7 +107,7 @@ def test_an_image_by_name(
     store_path: Path, image: str, small_root: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "export":
-        monkeypatch.setattr(images, "_driver_subvolume", lambda info, diff_ids: None)
+        monkeypatch.setattr(images.docker, "_driver_subvolume", lambda info, diff_ids: None)
     made = images.base(store_path, NamedImage(name=image))
     assert made.config.env["A"] == "b"
     assert made.config.workdir == "/srv"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sprout_env.disks.aliases import SEEDBED_PACKAGES
-from sprout_env.disks.builders import builder_name
-from sprout_env.disks.dockerfile import json_form, pairs, parse, substitute, words
-from sprout_env.disks.dockerignore import context_files, go_pattern, is_ignored, read_rules
+from sprout_env.disks.images.aliases import SEEDBED_PACKAGES
+from sprout_env.disks.images.builders import builder_name
+from sprout_env.disks.images.dockerfile import json_form, pairs, parse, substitute, words
+from sprout_env.disks.images.dockerignore import context_files, go_pattern, is_ignored, read_rules
 from sprout_env.errors import ImageError
 
 

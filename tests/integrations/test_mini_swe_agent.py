@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("minisweagent", reason="not in this environment (scripts/trainers.sh)")
 
 from sprout_env.disks import open_store
-from sprout_env.disks.aliases import SEEDBED_BASE, alias
+from sprout_env.disks.images.aliases import SEEDBED_BASE, alias
 from sprout_env.snapshots import SnapshotTree
 from sprout_env.tasks.playbook import load_playbook
 from sprout_env.tasks.suites import SEEDBED

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("trl", reason="TRL is not in this environment (scripts/trainers.sh trl)")
 
 from sprout_env.disks import open_store
-from sprout_env.disks.aliases import SEEDBED_BASE, alias
+from sprout_env.disks.images.aliases import SEEDBED_BASE, alias
 from sprout_env.snapshots import SnapshotTree
 from sprout_env.tasks.task import FolderImage
 

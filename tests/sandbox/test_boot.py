@@ -10,7 +10,7 @@ import pytest
 
 import sprout_env
 from sprout_env.disks import images, open_store
-from sprout_env.disks.archives import config_from_oci
+from sprout_env.disks.images.archives import config_from_oci
 from sprout_env.disks.store import DiskStore
 from sprout_env.errors import ImageError, SandboxStartFailed
 from sprout_env.grading import gate, nop, oracle

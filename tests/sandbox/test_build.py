@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sprout_env.disks import images, open_store
-from sprout_env.disks.bases import list_bases
-from sprout_env.disks.sources import SUBSTITUTED
+from sprout_env.disks.images.bases import list_bases
+from sprout_env.disks.images.sources import SUBSTITUTED
 from sprout_env.disks.store import Base, DiskStore
 from sprout_env.errors import ImageError
 from sprout_env.sandbox import SandboxConfig, start

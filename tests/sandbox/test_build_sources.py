@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from sprout_env.disks import images, open_store
-from sprout_env.disks.debian import CA_BUNDLE, CA_VARIABLES
-from sprout_env.disks.sources import SUBSTITUTED, source_alias, source_aliases, source_unalias
+from sprout_env.disks.images.debian import CA_BUNDLE, CA_VARIABLES
+from sprout_env.disks.images.sources import (
+    SUBSTITUTED,
+    source_alias,
+    source_aliases,
+    source_unalias,
+)
 from sprout_env.disks.store import Base, DiskStore
 from sprout_env.errors import ConfigError, ImageError
 from sprout_env.grading import nop

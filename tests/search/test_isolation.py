@@ -16,7 +16,7 @@ import pytest
 from sprout_env.actors import Completion, Message
 from sprout_env.actors.load import register_actor
 from sprout_env.disks import kernel, open_store
-from sprout_env.disks.aliases import alias
+from sprout_env.disks.images.aliases import alias
 from sprout_env.disks.opening import init_store
 from sprout_env.errors import ActorError
 from sprout_env.records import read_attempts

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from sprout_env.disks.aliases import SEEDBED_BASE, alias
+from sprout_env.disks.images.aliases import SEEDBED_BASE, alias
 from sprout_env.env import SproutEnv
 from sprout_env.grading import Verdict
 from sprout_env.tasks.playbook import Playbook, Step, WrongStep, load_playbook

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sprout_env.disks import images
-from sprout_env.disks.aliases import SEEDBED_BASE, resolve
-from sprout_env.disks.bases import digest_of, keep_base
-from sprout_env.disks.builders import builder_name, dockerfile_text, knows_heredocs
-from sprout_env.disks.dockerfile import Dockerfile, Stage, parse, substitute
-from sprout_env.disks.dockerignore import context_files
-from sprout_env.disks.logged import Progress
-from sprout_env.disks.sources import concerned, marked, source_aliases, substituted
+from sprout_env.disks.images.aliases import SEEDBED_BASE, resolve
+from sprout_env.disks.images.bases import digest_of, keep_base
+from sprout_env.disks.images.builders import builder_name, dockerfile_text, knows_heredocs
+from sprout_env.disks.images.dockerfile import Dockerfile, Stage, parse, substitute
+from sprout_env.disks.images.dockerignore import context_files
+from sprout_env.disks.images.logged import Progress
+from sprout_env.disks.images.sources import concerned, marked, source_aliases, substituted
 from sprout_env.disks.store import Base, DiskStore, ImageConfig
 from sprout_env.errors import ImageError
 from sprout_env.sandbox.build.plan import Copy, Planner, Run, global_arguments, step_facts

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from sprout_env.disks.builders import file_digest
-from sprout_env.disks.dockerfile import (
+from sprout_env.disks.images.builders import file_digest
+from sprout_env.disks.images.dockerfile import (
     Dockerfile,
     Instruction,
     Stage,
@@ -24,7 +24,7 @@ from sprout_env.disks.dockerfile import (
     substitute,
     words,
 )
-from sprout_env.disks.dockerignore import go_pattern
+from sprout_env.disks.images.dockerignore import go_pattern
 from sprout_env.disks.store import Base, ImageConfig
 from sprout_env.errors import ImageError
 from sprout_env.tasks.task import Healthcheck

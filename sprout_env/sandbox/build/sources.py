@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from sprout_env.disks.sources import spellings
+from sprout_env.disks.images.sources import spellings
 from sprout_env.errors import ImageError
 
 _REQUEST = re.compile(rb"Request upload-pack for '/?(\d+)/")

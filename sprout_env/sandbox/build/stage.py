@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
-from sprout_env.disks.bases import digest_of
-from sprout_env.disks.dockerignore import go_pattern
-from sprout_env.disks.logged import Progress
+from sprout_env.disks.images.bases import digest_of
+from sprout_env.disks.images.dockerignore import go_pattern
+from sprout_env.disks.images.logged import Progress
+from sprout_env.disks.images.unpack import Unpacker, compression, tar_headers
 from sprout_env.disks.store import Base, Disk, DiskStore
-from sprout_env.disks.unpack import Unpacker, compression, tar_headers
 from sprout_env.errors import ImageError, StoreError
 from sprout_env.sandbox.build.plan import Copy, Folder, Plan, Run, Step
 from sprout_env.sandbox.build.sources import SourceServer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from sprout_env.disks.debian import CA_BUNDLE
+from sprout_env.disks.images.debian import CA_BUNDLE
 from sprout_env.errors import SandboxError
 from sprout_env.sandbox.native.files import Putter
 from sprout_env.sandbox.sandbox import SandboxConfig

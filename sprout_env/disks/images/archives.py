@@ -14,8 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sprout_env.disks.images.unpack import (
+    Unpacker,
+    compression,
+    confined,
+    plain_stream,
+    tar_headers,
+)
 from sprout_env.disks.store import ImageConfig
-from sprout_env.disks.unpack import Unpacker, compression, confined, plain_stream, tar_headers
 from sprout_env.errors import ImageError
 from sprout_env.tasks.task import Healthcheck
 

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-from sprout_env.disks import confine
+from sprout_env.disks.images import confine
 from sprout_env.errors import ImageError
 
 _MAGIC = (

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from sprout_env.disks.bases import change_name, read_names
+from sprout_env.disks.images.bases import change_name, read_names
 from sprout_env.disks.store import ImageConfig
 from sprout_env.errors import ConfigError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from sprout_env.disks.bases import change_name, read_names
+from sprout_env.disks.images.bases import change_name, read_names
 from sprout_env.errors import ConfigError
 from sprout_env.tasks.task import DebianImage, ImageSource, NamedImage
 

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from sprout_env.disks.logged import Progress, run_logged
+from sprout_env.disks.images.logged import Progress, run_logged
 from sprout_env.disks.store import ImageConfig
 from sprout_env.errors import ImageError
 from sprout_env.tasks.task import DebianImage

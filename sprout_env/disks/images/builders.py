@@ -10,8 +10,8 @@ import stat
 import subprocess
 from pathlib import Path
 
-from sprout_env.disks.dockerignore import context_files
-from sprout_env.disks.logged import Progress, run_logged
+from sprout_env.disks.images.dockerignore import context_files
+from sprout_env.disks.images.logged import Progress, run_logged
 from sprout_env.errors import ImageError
 from sprout_env.tasks.task import DockerfileImage
 
