@@ -47,7 +47,7 @@ from sprout_env.search.review import usage_of
 from sprout_env.tasks.task import NetworkPolicy
 from sprout_env.transcript import Frozen, Turn
 
-_ENDS_MORE = (ConfigError, TaskError, ImageError, StoreUnavailable)
+_ENDS_MORE = (ConfigError, TaskError, ImageError, StoreUnavailable, ImportError)
 """What one attempt meets and all the others would, too."""
 _LOG = logging.getLogger(__name__)
 

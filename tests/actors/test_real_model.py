@@ -243,7 +243,8 @@ def folders(folder: Path) -> list[tuple[str, Path]]:
 
 
 def ids_of(answer: dict[str, Any]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    tokens = (answer["choices"][0]["logprobs"] or {}).get("content") or []
+    # The question whether the server is there may be answered by an end at once: no tokens.
+    tokens = (answer["choices"][0].get("logprobs") or {}).get("content") or []
     return tuple(item["id"] for item in tokens), tuple(item["logprob"] for item in tokens)
 
 
