@@ -32,6 +32,7 @@ from sprout_env.transcript import Entry, Frozen, Notice, Transcript, Turn
 FORMAT = 1
 """Version of the records inside a frozen disk; readers refuse a newer one."""
 
+_ENTRY_NAME = "turns/{:06d}.json"
 _ENTRY: TypeAdapter[Turn | Notice] = TypeAdapter(Entry)
 
 
@@ -195,7 +196,7 @@ class SnapshotTree:
                 env=env or {},
             )
             records = {
-                f"turns/{number:06d}.json": entry.model_dump_json().encode()
+                _ENTRY_NAME.format(number): entry.model_dump_json().encode()
                 for number, entry in enumerate(entries[written:], written)
             }
             records["snapshot.json"] = snapshot.model_dump_json().encode()
@@ -225,7 +226,7 @@ class SnapshotTree:
         if self._catalogue.buried(id):
             raise SnapshotNotFound(id, self.store.path)
         try:
-            return _parse(id, self.store.read_record(FrozenDiskId(id), "snapshot.json"))
+            return _parse(id, *self.store.read_records(FrozenDiskId(id), "snapshot.json"))
         except DiskNotFound as error:
             raise SnapshotNotFound(id, self.store.path) from error
 
@@ -233,13 +234,12 @@ class SnapshotTree:
         """Return the transcript at a snapshot, read from its disk."""
         frozen = FrozenDiskId(snapshot.id)
         try:
-            entries = [
-                _ENTRY.validate_json(self.store.read_record(frozen, f"turns/{number:06d}.json"))
-                for number in range(snapshot.entries)
-            ]
+            records = self.store.read_records(
+                frozen, *(_ENTRY_NAME.format(number) for number in range(snapshot.entries))
+            )
         except DiskNotFound as error:
             raise SnapshotNotFound(snapshot.id, self.store.path) from error
-        return Transcript.of(snapshot.instruction, entries)
+        return Transcript.of(snapshot.instruction, map(_ENTRY.validate_json, records))
 
     # -- lineage --------------------------------------------------------------------------
 
@@ -316,7 +316,7 @@ class SnapshotTree:
                 self.store.drop(frozen)
                 continue
             try:
-                snapshot = _parse(frozen, self.store.read_record(frozen, "snapshot.json"))
+                snapshot = _parse(frozen, *self.store.read_records(frozen, "snapshot.json"))
             except (DiskNotFound, SnapshotError):
                 continue
             before = self._catalogue.living(snapshot.parent)

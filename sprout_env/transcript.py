@@ -7,7 +7,7 @@ as lineage of snapshots and as training record (see ``records``).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -152,7 +152,7 @@ class Transcript:
         return cls(instruction, None, None)
 
     @classmethod
-    def of(cls, instruction: str, entries: Sequence[Turn | Notice]) -> Transcript:
+    def of(cls, instruction: str, entries: Iterable[Turn | Notice]) -> Transcript:
         """Return the path of ``entries`` under ``instruction``."""
         path = cls.start(instruction)
         for entry in entries:

@@ -269,10 +269,10 @@ def test_a_record_of_a_later_format_is_refused(
     tree, one = live
     id = _take(tree, one)
     assert tree.get(id).members == {"main": id}
-    record = tree.store.read_record(FrozenDiskId(id), "snapshot.json")
+    record = tree.store.read_records(FrozenDiskId(id), "snapshot.json")[0]
     later = record.replace(b'"format":1', f'"format":{FORMAT + 1}'.encode())
     assert later != record
-    monkeypatch.setattr(tree.store, "read_record", lambda *_: later)
+    monkeypatch.setattr(tree.store, "read_records", lambda *_: [later])
     with pytest.raises(SnapshotError, match=f"format {FORMAT + 1}"):
         tree.get(id)
 

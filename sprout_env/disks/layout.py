@@ -24,7 +24,8 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -220,21 +221,30 @@ def write_records(meta: Path, records: Mapping[str, bytes]) -> None:
             raise
 
 
-def read_record(meta: Path, name: str) -> bytes:
-    """Return one record.
+def read_records(meta: Path, names: Iterable[str]) -> list[bytes]:
+    """Return records; a thousand of them take little more than their thousand reads.
 
     Raises:
-        FileNotFoundError: There is none of this name.
+        FileNotFoundError: There is none of one name; ``filename`` says of which.
     """
-    return meta.joinpath(*record_path(name)).read_bytes()
+    records = []
+    folder = os.open(meta, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in names:
+            path = "/".join(record_path(name))
+            with open(path, "rb", buffering=0, opener=partial(os.open, dir_fd=folder)) as file:
+                records.append(file.read())
+    finally:
+        os.close(folder)
+    return records
 
 
 def count_turns(meta: Path) -> int:
     """Return how many turns a disk's records hold."""
-    turns = meta / "turns"
-    if not turns.is_dir():
+    try:
+        return sum(not each.name.startswith(".") for each in (meta / "turns").iterdir())
+    except FileNotFoundError:
         return 0
-    return sum(not path.name.startswith(".") for path in turns.iterdir())
 
 
 def host_space(folder: Path) -> tuple[int, int]:

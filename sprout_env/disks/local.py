@@ -126,15 +126,15 @@ class LocalStore(FamilyKeeper):
             self._require(place, "frozen", name, id)
             return FrozenDisk(id, place.family.base)
 
-    def read_record(self, id: FrozenDiskId, name: str) -> bytes:
-        """Return one record of a frozen disk."""
+    def read_records(self, id: FrozenDiskId, *names: str) -> list[bytes]:
+        """Return records of a frozen disk, in the order of their names."""
         frozen = layout.frozen_name(id)
         with self._use(family_of(id)) as place:
             self._require(place, "frozen", frozen, id)
             try:
-                return layout.read_record(place.root / "frozen" / frozen / "meta", name)
-            except FileNotFoundError:
-                raise DiskNotFound(f"{id} with a record {name}") from None
+                return layout.read_records(place.root / "frozen" / frozen / "meta", names)
+            except FileNotFoundError as error:
+                raise DiskNotFound(f"{id} with a record {error.filename}") from None
 
     def list_frozen(self, family: FamilyId | None = None) -> Iterator[FrozenDiskId]:
         """Yield the frozen disks of one family, or of all families."""

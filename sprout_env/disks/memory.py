@@ -152,12 +152,13 @@ class MemoryStore:
         """Return a frozen disk by id."""
         return FrozenDisk(id, self._get(self._frozen, id).base)
 
-    def read_record(self, id: FrozenDiskId, name: str) -> bytes:
-        """Return one record of a frozen disk."""
+    def read_records(self, id: FrozenDiskId, *names: str) -> list[bytes]:
+        """Return records of a frozen disk, in the order of their names."""
+        records = self._get(self._frozen, id).records
         try:
-            return self._get(self._frozen, id).records[name]
-        except KeyError:
-            raise DiskNotFound(f"{id} with a record {name}") from None
+            return [records[name] for name in names]
+        except KeyError as error:
+            raise DiskNotFound(f"{id} with a record {error.args[0]}") from None
 
     def list_frozen(self, family: FamilyId | None = None) -> Iterator[FrozenDiskId]:
         """Yield the frozen disks of one family, or of all."""

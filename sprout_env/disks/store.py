@@ -185,11 +185,11 @@ class DiskStore(Protocol):
             DiskNotFound: There is none.
         """
 
-    def read_record(self, id: FrozenDiskId, name: str) -> bytes:
-        """Return one record of a frozen disk.
+    def read_records(self, id: FrozenDiskId, *names: str) -> list[bytes]:
+        """Return records of a frozen disk, in the order of their names.
 
         Raises:
-            DiskNotFound: There is no such disk or record.
+            DiskNotFound: There is no such disk, or not all of these records.
         """
 
     def list_frozen(self, family: FamilyId | None = None) -> Iterator[FrozenDiskId]:

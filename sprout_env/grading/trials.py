@@ -93,7 +93,7 @@ def sweep_trials(store: DiskStore, task: Task, base: Base) -> int:
     dropped = 0
     for frozen in tuple(store.list_frozen(store.family(task.family_digest, base).id)):
         try:
-            owner = store.read_record(frozen, _RECORD).decode()
+            owner = store.read_records(frozen, _RECORD)[0].decode()
         except DiskNotFound:
             continue
         if not store.owner_alive(owner):

@@ -125,7 +125,7 @@ def test_a_frozen_disk_carries_its_records(store: DiskStore, family: Family) -> 
     frozen = store.freeze(disk, name, records)
     assert frozen.id == f"{family.id}-{name}"
     assert store.frozen(frozen.id) == frozen
-    assert {key: store.read_record(frozen.id, key) for key in records} == records
+    assert {key: store.read_records(frozen.id, key)[0] for key in records} == records
     assert list(store.list_frozen(family.id)) == [frozen.id]
     clone = store.clone(frozen.id)
     assert clone.recorded == 2
@@ -139,11 +139,11 @@ def test_records_of_the_same_name_are_replaced_and_others_stay(
     disk = store.create(family)
     first = store.freeze(disk, new_name(), {"snapshot.json": b"1", "turns/0.json": b"a"})
     second = store.freeze(disk, new_name(), {"snapshot.json": b"2", "turns/1.json": b"b"})
-    assert store.read_record(first.id, "snapshot.json") == b"1"
-    assert store.read_record(second.id, "snapshot.json") == b"2"
-    assert store.read_record(second.id, "turns/0.json") == b"a"
+    assert store.read_records(first.id, "snapshot.json")[0] == b"1"
+    assert store.read_records(second.id, "snapshot.json")[0] == b"2"
+    assert store.read_records(second.id, "turns/0.json")[0] == b"a"
     with pytest.raises(DiskNotFound):
-        store.read_record(first.id, "turns/1.json")
+        store.read_records(first.id, "turns/1.json")[0]
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/passwd", "turns/../../x", "", "turns//x"])
@@ -157,7 +157,7 @@ def test_a_name_is_used_once(store: DiskStore, family: Family) -> None:
     first = store.freeze(disk, name, {"snapshot.json": b"first"})
     with pytest.raises(StoreError):
         store.freeze(disk, name, {"snapshot.json": b"second"})
-    assert store.read_record(first.id, "snapshot.json") == b"first"
+    assert store.read_records(first.id, "snapshot.json")[0] == b"first"
 
 
 @pytest.mark.parametrize("name", ["", "short", "../../../../escape", "X" * 16, "a" * 17])
@@ -174,7 +174,7 @@ def test_a_foreign_id_is_not_found(store: DiskStore, family: Family) -> None:
         with pytest.raises(DiskNotFound):
             store.clone(FrozenDiskId(id))
         with pytest.raises(DiskNotFound):
-            store.read_record(FrozenDiskId(id), "snapshot.json")
+            store.read_records(FrozenDiskId(id), "snapshot.json")[0]
         store.drop(FrozenDiskId(id))
 
 
@@ -193,7 +193,7 @@ def test_a_dropped_disk_is_gone_and_dropping_is_idempotent(
     with pytest.raises(DiskNotFound):
         store.freeze(disk, new_name(), {})
     later = store.freeze(clone, new_name(), {})
-    assert store.read_record(later.id, "n") == b"1", "a clone outlives what it was made from"
+    assert store.read_records(later.id, "n")[0] == b"1", "a clone outlives what it was made from"
 
 
 def test_a_family_in_use_is_not_deleted(store: DiskStore, family: Family) -> None:

@@ -160,13 +160,13 @@ def test_a_full_image_loses_nothing_and_deleting_helps(tiny: tuple[BtrfsStore, D
     except StoreFull:
         assert list(store.list_frozen(_family(disk))) == listed, "a failed freeze left an id"
     else:
-        assert store.read_record(full, "snapshot.json") == b"full"
+        assert store.read_records(full, "snapshot.json")[0] == b"full"
         store.drop(full)
     with pytest.raises(StoreFull):
         store.clone(early.id)
     with pytest.raises(StoreFull):
         store.create(store.open_family(_family(disk)))
-    assert store.read_record(early.id, "snapshot.json") == b"early"
+    assert store.read_records(early.id, "snapshot.json")[0] == b"early"
     store.drop(disk.id)
     deadline = time.monotonic() + 30
     while True:
@@ -187,7 +187,7 @@ def test_records_that_do_not_fit_leave_no_snapshot(tiny: tuple[BtrfsStore, Disk]
         store.freeze(disk, new_name(), {"snapshot.json": bytes(os.urandom(1 << 20) * 400)})
     assert list(store.list_frozen(_family(disk))) == [before.id]
     after = store.freeze(disk, new_name(), {"turns/1.json": b"x"})
-    assert store.read_record(after.id, "snapshot.json") == b"before"
+    assert store.read_records(after.id, "snapshot.json")[0] == b"before"
 
 
 def test_below_the_watermark_new_work_is_refused(btrfs: BtrfsStore, disk: Disk) -> None:
@@ -202,7 +202,7 @@ def test_below_the_watermark_new_work_is_refused(btrfs: BtrfsStore, disk: Disk) 
     ):
         with pytest.raises(StoreFull):
             work()
-    assert btrfs.read_record(frozen.id, "snapshot.json") == b"x"
+    assert btrfs.read_records(frozen.id, "snapshot.json")[0] == b"x"
     btrfs.drop(frozen.id)
     assert list(btrfs.list_frozen(_family(disk))) == []
 
@@ -237,7 +237,7 @@ def test_a_host_that_runs_full_is_a_clear_error(small_base: Base, tmp_path: Path
                 libbtrfs.sync(place_.fd)
             with pytest.raises(StoreError, match="takes no more writes"):
                 store.freeze(disk, new_name(), {})
-            assert store.read_record(frozen.id, "snapshot.json") == b"x"
+            assert store.read_records(frozen.id, "snapshot.json")[0] == b"x"
         finally:
             store.close()
     finally:

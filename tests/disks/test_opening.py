@@ -122,7 +122,7 @@ def test_a_store_in_memory(store_path: Path, small_base: Base) -> None:
     assert store.kind == "btrfs"
     disk = store.create(store.family("a task", small_base))
     frozen = store.freeze(disk, new_name(), {"snapshot.json": b"x"})
-    assert store.read_record(frozen.id, "snapshot.json") == b"x"
+    assert store.read_records(frozen.id, "snapshot.json")[0] == b"x"
     store.drop(disk.id)
     remove_store(store_path)
     assert not store_path.exists()

@@ -198,8 +198,8 @@ def test_killed_anywhere_it_leaves_only_whole_snapshots(
     with store._use(family) as place:
         assert list((place.root / "live").iterdir()) == []
         for frozen in store.list_frozen(family):
-            turn = int(store.read_record(frozen, "snapshot.json"))
-            assert store.read_record(frozen, f"turns/{turn}.json") == b"x"
+            turn = int(store.read_records(frozen, "snapshot.json")[0])
+            assert store.read_records(frozen, f"turns/{turn}.json")[0] == b"x"
             kept = place.root / "frozen" / name_of(frozen) / "upper" / f"file{turn % 7}"
             assert kept.read_text() == str(turn) * 1000
         assert not any((place.root / "drafts").glob("*"))
@@ -234,7 +234,7 @@ def test_a_forked_child_is_its_own_owner(btrfs: BtrfsStore, small_base: Base) ->
             mine = btrfs.clone(frozen.id)
             assert btrfs.owner != parent
             assert btrfs.owner_alive(parent)
-            assert btrfs.read_record(frozen.id, "n") == b"parent"
+            assert btrfs.read_records(frozen.id, "n")[0] == b"parent"
             btrfs.freeze(mine, "1" * 16, {"n": b"child"})
             btrfs.close()
             code = 0
