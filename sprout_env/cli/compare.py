@@ -242,9 +242,8 @@ def cost_cells(table: Comparison) -> Cells:
 
 
 def trouble_cells(table: Comparison) -> Cells:
-    """Return what is no failure of the model."""
-    head = ["method", "tasks undecided", "tasks cut short", "attempts lost", "verdicts invalid"]
-    head += ["questions lost", "plans dropped"]
+    """Return what is no failure of the model: of tasks, attempts, verdicts, questions, plans."""
+    head = ["method", "undecided", "cut short", "lost", "invalid", "unanswered", "dropped"]
     lines = [
         [
             row.label,
@@ -325,6 +324,10 @@ def remarks(table: Comparison) -> list[str]:
     )
     if any(row.resolve.share.low == row.resolve.share.high for row in table.rows):
         found.append("an interval without width says only that all drawn tasks went alike")
+    found.append(
+        "tasks undecided or cut short, attempts lost, verdicts invalid, questions unanswered, plans "
+        "dropped"
+    )
     for row in table.rows:
         if unknown := row.trouble.unjudged:
             solved, of = row.resolve.ratio.count, row.resolve.ratio.of + unknown
