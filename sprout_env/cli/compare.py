@@ -243,7 +243,7 @@ def cost_cells(table: Comparison) -> Cells:
 
 def trouble_cells(table: Comparison) -> Cells:
     """Return what is no failure of the model: of tasks, attempts, verdicts, questions, plans."""
-    head = ["method", "undecided", "cut short", "lost", "invalid", "unanswered", "dropped"]
+    head = ["method", "undecided", "cut", "lost", "invalid", "unanswered", "dropped"]
     lines = [
         [
             row.label,
@@ -325,8 +325,8 @@ def remarks(table: Comparison) -> list[str]:
     if any(row.resolve.share.low == row.resolve.share.high for row in table.rows):
         found.append("an interval without width says only that all drawn tasks went alike")
     found.append(
-        "tasks undecided or cut short, attempts lost, verdicts invalid, questions unanswered, plans "
-        "dropped"
+        "tasks undecided, tasks cut short, attempts lost, verdicts invalid, questions unanswered, "
+        "plans dropped"
     )
     for row in table.rows:
         if unknown := row.trouble.unjudged:
