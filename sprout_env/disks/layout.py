@@ -3,7 +3,7 @@
 ::
 
     store.json                  format, kind and sizes
-    bases/<digest>/root         read-only roots, config.json beside each (images.py)
+    bases/<digest>/root         read-only roots, config.json beside each (images/)
     families/<id>/family.json   the base that its disks lie over
     families/<id>/disk.img      its file system (btrfs in images)
     families/<id>/fs/           or its folder (btrfs in a folder, directory)

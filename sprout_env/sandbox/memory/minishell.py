@@ -3,7 +3,7 @@
 Words with ``'...'``, ``"..."`` and backslash; ``$NAME``, ``${NAME}``, ``$?``; comments; ``;``,
 newline, ``&&``, ``||``, ``&``; ``>``, ``>>``, ``2>``, ``2>>``, ``2>&1``, ``<`` (words beside them
 may be attached). Nothing else: pipes, globs, substitutions, loops and functions are refused with
-exit code 2, as a shell does with a syntax error. What the commands do is in ``memory.py``.
+exit code 2, as a shell does with a syntax error. What the commands do is in ``run.py``.
 """
 
 from __future__ import annotations
