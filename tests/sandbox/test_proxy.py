@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import ipaddress
+import resource
 import socket
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 
 from sprout_env.errors import ConfigError
 from sprout_env.sandbox import ShellState
+from sprout_env.sandbox.native import proxy
 from sprout_env.sandbox.native.driver import PATH
 from sprout_env.sandbox.native.proxy import AllowList, Outside, Proxy, Refused, proxy_variables
 from tests.sandbox.conftest import StartSandbox, run
@@ -59,8 +62,33 @@ def test_private_addresses_need_to_be_listed_as_such() -> None:
         AllowList(("127.0.0.1",)).resolve("127.0.0.1", 22)
     with pytest.raises(Refused, match="not on"):
         AllowList(()).resolve("127.0.0.1", 80)
+    with pytest.raises(Refused, match="private"):
+        AllowList(("64:ff9b::7f00:1",)).resolve("64:ff9b::127.0.0.1", 80)
     with pytest.raises(Refused, match="resolved"):
         AllowList(("no.such.invalid",)).resolve("no.such.invalid", 80)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost\0.debian.org", "127.0.0.1\0.debian.org", "a b.debian.org"]
+)
+def test_a_name_ends_where_it_is_judged(host: str) -> None:
+    """A resolver ends a name at its first NUL; what stands behind it must not open the list."""
+    rules = AllowList(("*.debian.org", "127.0.0.0/8"))
+    for policy in (rules, Outside()):
+        with pytest.raises(Refused, match="no host name"):
+            policy.resolve(host, 80)
+
+
+def test_what_cannot_be_told_counts_as_the_machine() -> None:
+    """An agent that has used up our descriptors has not opened the way to our own services."""
+    few = resource.getrlimit(resource.RLIMIT_NOFILE)
+    address = ipaddress.ip_address("203.0.113.9")
+    assert not proxy._is_own(address)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, few[1]))
+    try:
+        assert proxy._is_own(address)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, few)
 
 
 def test_both_cases_of_the_variables() -> None:
@@ -71,7 +99,8 @@ def test_both_cases_of_the_variables() -> None:
 @pytest.mark.parametrize(
     "host",
     ["localhost", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::", "0x7f.1",
-     "169.254.169.254", "fe80::1", "224.0.0.1", socket.gethostname()],
+     "169.254.169.254", "fe80::1", "224.0.0.1", socket.gethostname(), "64:ff9b::a9fe:a9fe",
+     "64:ff9b::127.0.0.1", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16"],
 )  # fmt: skip
 def test_public_is_not_the_machine_around(host: str) -> None:
     with pytest.raises(Refused, match=r"around this sandbox|resolved"):

@@ -9,7 +9,9 @@ resolved here, so that none of them becomes a way to the host's own services.
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
+import re
 import selectors
 import socket
 import threading
@@ -26,6 +28,17 @@ _PIECE = 65_536
 _CONNECT_S = 30.0
 _IDLE_S = 300.0
 _MOST_CONNECTIONS = 128
+
+_NAME = re.compile(r"[\w.:%-]+", re.ASCII)
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# Where clouds tell machines their credentials, besides link-local addresses (AWS, Google, Alibaba,
+# Oracle, Azure).
+_METADATA = frozenset(
+    map(
+        ipaddress.ip_address,
+        ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16"),
+    )
+)
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -116,17 +129,17 @@ class AllowList:
 
 
 class Outside:
-    """Whatever this machine reaches, on any port, but the machine itself and its link.
+    """Whatever this machine reaches, on any port, but the machine itself, its link, its cloud.
 
-    Cloud machines are told their credentials by link-local addresses; a model server or a
-    dashboard listens on an address of the machine.
+    Cloud machines are told their credentials by link-local and a few other addresses; a model
+    server or a dashboard listens on an address of the machine.
     """
 
     def resolve(self, host: str, port: int) -> tuple[str, int]:
         """See ``Policy.resolve``."""
         for place, address in _look_up(host, port):
             near = address.is_unspecified or address.is_link_local or address.is_multicast
-            if not near and not _is_own(address):
+            if not near and address not in _METADATA and not _is_own(address):
                 return place, port
         raise Refused("403 Forbidden", f"{host} leads to the machine around this sandbox")
 
@@ -237,23 +250,35 @@ def _address(host: str) -> _Address | None:
 
 def _look_up(host: str, port: int) -> Iterator[tuple[str, _Address]]:
     """Yield a host's addresses: as they are connected to, and as they are judged."""
+    # getaddrinfo ends a name at a NUL, and a suffix that is allowed could stand behind it.
+    if not _NAME.fullmatch(host):
+        raise Refused("400 Bad Request", f"{host!a} is no host name")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise Refused("502 Bad Gateway", f"{host} cannot be resolved: {error}") from error
     for _, _, _, _, place in found:
         address = ipaddress.ip_address(str(place[0]).partition("%")[0])
-        yield str(place[0]), getattr(address, "ipv4_mapped", None) or address
+        yield str(place[0]), _inner(address)
+
+
+def _inner(address: _Address) -> _Address:
+    """Return the address that the network reaches by this one."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in _NAT64:
+            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        return address.ipv4_mapped or address
+    return address
 
 
 def _is_own(address: _Address) -> bool:
-    """Whether an address is this machine's: no other can be bound."""
+    """Whether an address is this machine's, or nobody can tell: no other can be bound."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((str(address), 0))
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno != errno.EADDRNOTAVAIL
     return True
 
 
