@@ -121,8 +121,11 @@ def build_with_cli(
         tail = run_logged(command, file, environment, progress=progress)
         if tail is None and builder == "buildah":
             archive = folder / "image.tar"
-            push = ["buildah", "push", id_file.read_text().strip(), f"oci-archive:{archive}"]
+            built = id_file.read_text().strip()
+            push = ["buildah", "push", built, f"oci-archive:{archive}"]
             tail = run_logged(push, file, environment, progress=progress)
+            # Nobody would find it there again: the store has it.
+            run_logged(["buildah", "rmi", built], file, environment)
     if tail is not None:
         raise ImageError(path, f"{builder} failed: {tail}\nlog: {log}")
     return folder / "image.tar" if builder == "buildah" else id_file.read_text().strip()
