@@ -15,7 +15,7 @@ class EnvConfig(Frozen):
     task: str | None = None
     """Slug of the task; None: each reset draws one with the env's own generator."""
     tasks_path: str | None = None
-    """Folder of the suite, or its git URL[@REF][#FOLDER]; None: it is looked for where
+    """Folder of the suite, or its git ``URL[@REF][#FOLDER]``; None: it is looked for where
     ``sprout tasks pull`` puts it."""
     dataset: str | None = None
     """Version of the suite's data."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -164,3 +165,13 @@ def test_exit_codes_are_documented() -> None:
     table = text[text.index("| exit code") : text.index("| variable")]
     told = {int(n) for n in re.findall(r"\d+", table)}
     assert {0, 1, 2, BUG, INTERRUPTED, *CODES.values()} == told
+
+
+def test_no_docstring_reads_as_a_cross_reference() -> None:
+    """``[a][b]`` outside of a literal is a link to the site's builder, and a dead one stops it."""
+    for path in sorted((ROOT / "sprout_env").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                text = re.sub(r"^ *(>>>|\.\.\.).*$", "", str(node.value.value), flags=re.M)
+                said = re.sub(r"``.*?``", "", text, flags=re.S)
+                assert not re.search(r"\]\[", said), f"{path}:{node.lineno}"
