@@ -147,9 +147,9 @@ def compare(
     for each in tables(table, ablate=ablate):
         out().print(each)
     for line in remarks(table):
-        out().print(f"  {line}", style="dim", markup=False)
+        out().print(f"  {line}", style="dim")
     took = seconds(time.monotonic() - began)
-    out().print(f"[dim]{took}; {', '.join(map(str, drawn))}[/]", soft_wrap=True)
+    out().print(f"{took}; {', '.join(map(str, drawn))}", style="dim", soft_wrap=True)
 
 
 def _numbers(name: str, text: str) -> list[int]:
@@ -187,7 +187,7 @@ def _write(table: Comparison, folder: Path, *, scaling: bool) -> list[Path]:
     try:
         (draw_scaling if scaling else draw_comparison)(table, charts)
     except ConfigError as error:
-        err().print(f"[yellow]no chart:[/] {error}")
+        err().print(Text.assemble(("no chart: ", "yellow"), str(error)))
         return [data, page]
     return [data, page, *charts]
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from sprout_env.errors import ConfigError
+from sprout_env.grading.plain import plain
 from sprout_env.tasks.repositories import local_copy, parse_address
 from sprout_env.tasks.task import NetworkPolicy
 
@@ -59,16 +62,33 @@ def tasks_place(path: str | None) -> str | None:
     return str(Path(path).resolve()) if path is not None else None
 
 
+class TextConsole(Console):
+    """A console on which text is only ever text: no markup in it, nothing that drives a terminal.
+
+    Much of what is printed was written by agents: commands, outputs, names of files.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **settings)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render, with control characters made visible."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=plain(segment.text))
+
+
 @cache
 def out() -> Console:
     """Return the console of standard output."""
-    return Console(highlight=False, soft_wrap=False)
+    return TextConsole()
 
 
 @cache
 def err() -> Console:
     """Return the console of standard error."""
-    return Console(stderr=True, highlight=False)
+    return TextConsole(stderr=True)
 
 
 def _plain(value: object) -> Any:
@@ -83,7 +103,7 @@ def _plain(value: object) -> Any:
 
 def print_json(value: object) -> None:
     """Print a value as JSON; models, dataclasses and paths are known."""
-    sys.stdout.write(json.dumps(value, default=_plain, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(value, default=_plain, indent=2) + "\n")
 
 
 def size(count: float) -> str:

@@ -59,7 +59,8 @@ def doctor(
             if check.state != "ok" and check.remedy:
                 out().print(Text(f"{'':26}→ {check.remedy}", "italic"), soft_wrap=True)
         if not fix and any(check.commands for check in found):
-            out().print("[dim]sprout doctor --fix runs these commands, after asking for each[/]")
+            said = "sprout doctor --fix runs these commands, after asking for each"
+            out().print(said, style="dim")
     if any(check.state == "missing" for check in found):
         raise typer.Exit(1)
 
@@ -77,9 +78,9 @@ def _run(command: str) -> None:
         argv = ["sudo", *argv]
     err().print(Text(f"$ {shlex.join(argv)}", "bold"), soft_wrap=True)
     if shutil.which(argv[0]) is None:
-        err().print(f"[red]there is no {argv[0]} on this machine[/]")
+        err().print(f"there is no {argv[0]} on this machine", style="red")
         return
     # Standard output is for what was found.
     code = subprocess.run(argv, stdout=sys.stderr.fileno(), check=False).returncode
     if code:
-        err().print(f"[red]it ended with exit code {code}[/]")
+        err().print(f"it ended with exit code {code}", style="red")

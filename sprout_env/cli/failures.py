@@ -12,6 +12,7 @@ import sys
 from typing import NoReturn
 
 from sprout_env import errors
+from sprout_env.grading.plain import plain
 
 CODES: dict[type[errors.SproutError], int] = {
     errors.ConfigError: 2,
@@ -42,7 +43,7 @@ def exit_code(error: errors.SproutError) -> int:
 
 def fail(sentence: str, code: int) -> NoReturn:
     """Print one line on standard error and exit."""
-    sys.stderr.write(f"error: {' '.join(sentence.split())}\n")
+    sys.stderr.write(f"error: {' '.join(plain(sentence).split())}\n")
     raise SystemExit(code)
 
 

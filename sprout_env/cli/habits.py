@@ -18,7 +18,7 @@ def init(
 ) -> None:
     """Write a small, complete task to begin with: it passes lint and gate as it stands."""
     for path in write_skeleton(folder):
-        out().print(str(path.relative_to(folder.absolute())), markup=False, soft_wrap=True)
+        out().print(str(path.relative_to(folder.absolute())), soft_wrap=True)
     suite = folder.absolute().parent
     out().print("change it, then:")
     for line in (
@@ -26,7 +26,7 @@ def init(
         f"gate harbor --path {suite} --task {folder.name}",
         f"run harbor --path {suite} --task {folder.name} --actor simulated:skill=0.5",
     ):
-        out().print(f"  sprout {line}", markup=False, soft_wrap=True)
+        out().print(f"  sprout {line}", soft_wrap=True)
 
 
 def config(context: typer.Context, as_json: AsJson = False) -> None:

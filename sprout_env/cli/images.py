@@ -96,7 +96,7 @@ def build(
     base = base_for(opened, source)
     if alias is not None:
         set_alias(opened.path, alias, base.digest)
-    err().print(f"[dim]{seconds(time.monotonic() - began)}[/]")
+    err().print(seconds(time.monotonic() - began), style="dim")
     out().print(base.digest)
 
 
@@ -117,7 +117,7 @@ def list_images(store: StorePath = None, as_json: AsJson = False) -> None:
     out().print(table if bases else "no bases")
     for pattern, target in named.items():
         said = target[:12] if isinstance(target, str) else target.model_dump_json()
-        out().print(f"{pattern} → {said}", markup=False)
+        out().print(f"{pattern} → {said}")
 
 
 @app.command()

@@ -25,7 +25,7 @@ def replay(
     found = differences(first, again, sandboxes=sandboxes)
     attempts = sum(len(item.attempts) for item in again.collections)
     for line in found:
-        out().print(line, markup=False, soft_wrap=True)
+        out().print(line, soft_wrap=True)
     how = "commands run again" if sandboxes else "from the records alone"
     said = f"{len(found)} differences" if found else "the same, but for what clocks told"
     out().print(f"{len(again.collections)} tasks, {attempts} attempts, {how}: {said}")

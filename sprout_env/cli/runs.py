@@ -124,10 +124,10 @@ def run(
         _print_results(results)
         for result in results:
             if result.cut_short:
-                err().print(f"[yellow]not whole:[/] {result.cut_short}")
+                err().print(Text.assemble(("not whole: ", "yellow"), result.cut_short))
         took = seconds(time.monotonic() - began)
         said = f"{took}, recorded in {folder}; sprout show or view {folder}"
-        out().print(f"[dim]{said}[/]", soft_wrap=True)
+        out().print(Text(said, "dim"), soft_wrap=True)
     if any(result.cut_short for result in results):
         raise typer.Exit(CODES[BudgetExhausted])
 
@@ -148,8 +148,11 @@ def _warn_of_ungated(suite: Suite, slugs: Sequence[str], store: Path | None) -> 
         if found:
             some = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
             err().print(
-                f"[yellow]{word}:[/] {len(found)} of {len(slugs)} tasks ({some}); `sprout gate "
-                f"{suite.name}{path}` tells whether they are solvable and not open to cheating",
+                Text.assemble(
+                    (f"{word}: ", "yellow"),
+                    f"{len(found)} of {len(slugs)} tasks ({some}); `sprout gate "
+                    f"{suite.name}{path}` tells whether they are solvable and not open to cheating",
+                ),
                 soft_wrap=True,
             )
 
@@ -240,7 +243,8 @@ def show(
         if item.attempts:
             out().print(draw(item.attempts, width=out().width, full=full))
         else:
-            out().print(f"[bold]{item.task}[/]  {item.cut_short or 'no attempts'}")
+            said = f"  {item.cut_short or 'no attempts'}"
+            out().print(Text.assemble((item.task, "bold"), said))
     if task is None and not rescued:
         out().print(report(result.collections, [result.summary], simulated=_simulated(result)))
     elif not chosen:
@@ -271,7 +275,7 @@ def list_runs(
             config = RunConfig.model_validate_json(path.read_text())
             summary = load_run(path.parent).summary
         except (SproutError, ValidationError, OSError) as error:
-            err().print(f"[yellow]{path.parent}:[/] {error}")
+            err().print(Text.assemble((f"{path.parent}: ", "yellow"), str(error)))
             continue
         found.append((path.parent, config, summary))
     if as_json:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import TextIO
 
 from sprout_env.branching import sandbox_on
 from sprout_env.cli.console import err
+from sprout_env.grading.plain import plain
 from sprout_env.sandbox.sandbox import CommandResult, Sandbox, ShellState
 from sprout_env.snapshots import Snapshot, SnapshotTree
 
@@ -35,6 +37,20 @@ def walk_in(
         return session.serve(tree.get(id))
 
 
+def show(stream: TextIO, data: bytes) -> None:
+    """Write what a command said: text to a terminal, for it must not be driven; else the bytes."""
+    if stream.isatty():
+        stream.write(plain(data.decode(errors="replace")))
+    else:
+        stream.buffer.write(data)
+    stream.flush()
+
+
+def prompt(state: ShellState) -> str:
+    """Return what stands before a line; the directory's name may be an agent's."""
+    return f"{plain(state.cwd)} $ "
+
+
 class _Session:
     """Shell state from line to line."""
 
@@ -53,11 +69,11 @@ class _Session:
             import readline  # noqa: F401  (input() takes editing and history from it)
 
             err().print(
-                f"[bold]{snapshot.task.name}[/], turn {snapshot.turn}: a throw-away clone; "
+                f"{snapshot.task.name}, turn {snapshot.turn}: a throw-away clone; "
                 "Ctrl-D leaves, editors and pagers do not work"
             )
             for process in snapshot.processes:
-                err().print(f"not running here, but at the snapshot: {process}", markup=False)
+                err().print(f"not running here, but at the snapshot: {process}")
         code = 0
         while True:
             try:
@@ -72,11 +88,10 @@ class _Session:
             if line.strip():
                 code = self.run(line)
                 if code and interactive:
-                    err().print(f"[red]exit code {code}[/]")
+                    err().print(f"exit code {code}", style="red")
 
     def _read(self, interactive: bool) -> str:
-        prompt = f"{self._state.cwd} $ " if interactive else ""
-        line = input(prompt)
+        line = input(prompt(self._state) if interactive else "")
         while line.endswith("\\"):
             line += "\n" + input("> " if interactive else "")
         return line
@@ -110,8 +125,7 @@ class _Session:
             (sys.stdout, result.stdout, result.stdout_dropped),
             (sys.stderr, result.stderr, result.stderr_dropped),
         ):
-            stream.buffer.write(data)
-            stream.flush()
+            show(stream, data)
             if dropped:
                 sys.stderr.write(f"[{dropped} bytes were cut out of the middle]\n")
         if result.state is not None:

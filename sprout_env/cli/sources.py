@@ -40,4 +40,4 @@ def list_sources(store: StorePath = None, as_json: AsJson = False) -> None:
         print_json(found)
         return
     for pattern, folder in found.items():
-        out().print(f"{pattern} → {folder}", markup=False, soft_wrap=True)
+        out().print(f"{pattern} → {folder}", soft_wrap=True)

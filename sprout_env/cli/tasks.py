@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.markdown import Markdown
 from rich.table import Table
+from rich.text import Text
 
 from sprout_env.cli.console import (
     AsJson,
@@ -81,7 +82,7 @@ def list_tasks(
         table.add_row(task.name, _summary(task))
     out().print(table)
     for slug, error in found.broken.items():
-        err().print(f"[red]broken:[/] {slug}: {error}")
+        err().print(Text.assemble(("broken: ", "red"), f"{slug}: {error}"))
 
 
 def _summary(task: Task) -> str:
@@ -102,15 +103,15 @@ def show(
     if as_json:
         print_json(found)
         return
-    out().print(f"[bold]{found.name}[/]  {found.folder}", soft_wrap=True)
+    out().print(Text.assemble((found.name, "bold"), f"  {found.folder}"), soft_wrap=True)
     out().print(Markdown(found.instruction))
     limits = {k: v for k, v in found.limits.model_dump().items() if v is not None}
     out().print("limits: " + ", ".join(f"{k} {v}" for k, v in limits.items()))
     out().print(f"network: {networks(found)}")
     for warning in found.warnings:
-        out().print(f"[yellow]not understood:[/] {warning}")
+        out().print(Text.assemble(("not understood: ", "yellow"), warning))
     for feature in found.unsupported:
-        out().print(f"[red]not supported:[/] {feature}")
+        out().print(Text.assemble(("not supported: ", "red"), feature))
 
 
 @app.command()
@@ -151,10 +152,11 @@ def lint(
         print_json(reports)
     else:
         for report in reports:
-            sign = "[green]✓[/]" if report["ok"] else "[red]✗[/]"
-            out().print(f"{sign} {report['task']}  [dim]{report['network']}[/]")
+            sign = ("✓", "green") if report["ok"] else ("✗", "red")
+            said = Text.assemble(sign, f" {report['task']}  ", (f"{report['network']}", "dim"))
+            out().print(said)
             for line in (*report["errors"], *report["warnings"]):  # type: ignore[misc]
-                out().print(f"    {line}", markup=False)
+                out().print(f"    {line}")
     if not all(report["ok"] for report in reports):
         raise typer.Exit(1)
 
@@ -251,9 +253,10 @@ def gate(
                 done += 1
                 said = f"{step.task}: {step.kind} {step.number}: {step.verdict.outcome}"
                 if console.is_terminal:
-                    status.update(f"{done} trials of up to {len(tasks) * (nops + oracles)}; {said}")
+                    most = len(tasks) * (nops + oracles)
+                    status.update(Text(f"{done} trials of up to {most}; {said}"))
                 else:
-                    console.print(said, markup=False)
+                    console.print(said)
 
         report = run_gate(
             open_store(store),
@@ -276,7 +279,7 @@ def gate(
             colour = "green" if one.passed else "red"
             table.add_row(
                 one.task,
-                f"[{colour}]{one.status}[/]",
+                Text(one.status, colour),
                 _rewards(one.nops),
                 _rewards(one.oracles),
                 seconds(one.seconds),
@@ -284,7 +287,7 @@ def gate(
         out().print(table)
         for one in report.tasks:
             for reason in one.reasons:
-                out().print(f"{one.task}: {reason}", markup=False, soft_wrap=True)
+                out().print(f"{one.task}: {reason}", soft_wrap=True)
         passed = sum(one.passed for one in report.tasks)
         out().print(f"{passed} of {len(report.tasks)} tasks may be used")
     if not report.passed:

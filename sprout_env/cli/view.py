@@ -40,14 +40,15 @@ def view(
     changes = changes_of(result, store) if diffs else None
     if changes is not None and not changes:
         err().print(
-            "[yellow]no snapshot of this run is left:[/] sprout run --keep-snapshots leaves them"
+            "no snapshot of this run is left: sprout run --keep-snapshots leaves them",
+            style="yellow",
         )
     if not serve:
         path = write_page(result, out_file or folder / "view.html", changes)
-        out().print(f"written to {path}", markup=False, soft_wrap=True)
+        out().print(f"written to {path}", soft_wrap=True)
         return
     with PageServer(folder, port, changes) as server:
-        out().print(f"{server.url}  (Ctrl-C ends it)", markup=False, soft_wrap=True)
+        out().print(f"{server.url}  (Ctrl-C ends it)", soft_wrap=True)
         try:
             server.serve()
         except KeyboardInterrupt:
