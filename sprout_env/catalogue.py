@@ -96,7 +96,7 @@ class Catalogue:
         try:
             yield
         except sqlite3.ProgrammingError as error:
-            raise StoreError("the catalogue of snapshots is closed") from error
+            raise StoreError("the catalogue of snapshots is closed: make its env again") from error
         except sqlite3.Error as error:
             raise StoreError(f"the catalogue of snapshots {self._path}: {error}") from error
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
-from pydantic import ValidationError
 
 from sprout_env.disks.store import DiskStore, FrozenDiskId
 from sprout_env.env_config import EnvConfig
@@ -43,12 +42,7 @@ class SproutEnv(gym.Env[Observation, "str | Turn"]):
     metadata = {"render_modes": ["ansi"], "render_fps": 1}
 
     def __init__(self, **kwargs: Any) -> None:
-        try:
-            self.config = EnvConfig(**kwargs)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(f"argument {where!r} of the env: {first['msg']}") from error
+        self.config = EnvConfig.told("argument of the env: ", kwargs)
         self.render_mode = self.config.render_mode
         self.observation_space = observation_space(self.config.output_chars)
         self.action_space = action_space()

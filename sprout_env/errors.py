@@ -173,7 +173,7 @@ class SnapshotError(SproutError, RuntimeError):
 class SnapshotNotFound(SnapshotError, LookupError):
     """Raised when no snapshot has this id. Facts: the id, the store."""
 
-    message = "no snapshot {0} in store {1}"
+    message = "no snapshot {0} in store {1}; `sprout snapshots list` names those there are"
 
 
 class SnapshotIncomplete(SnapshotError):

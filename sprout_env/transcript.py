@@ -6,11 +6,13 @@ as lineage of snapshots and as training record (see ``records``).
 
 from __future__ import annotations
 
+import difflib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from sprout_env.errors import ConfigError
 
@@ -45,8 +47,18 @@ class Frozen(BaseModel):
         try:
             return cls.model_validate(settings)
         except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-            raise ConfigError(what + wrong) from error
+            raise ConfigError(what + "; ".join(map(cls._wrong, error.errors()))) from error
+
+    @classmethod
+    def _wrong(cls, error: ErrorDetails) -> str:
+        where = ".".join(map(str, error["loc"]))
+        if error["type"] != "extra_forbidden" or len(error["loc"]) > 1:
+            return f"{where}: {error['msg']}"
+        fields = [name for name in cls.model_fields if name != "kind"]
+        near = difflib.get_close_matches(where, fields, n=1)
+        return f"no {where} here; " + (
+            f"did you mean {near[0]}?" if near else f"there are {', '.join(fields)}"
+        )
 
 
 class TokenTrace(Frozen):

@@ -82,8 +82,10 @@ def test_specs_survive_json_and_pickle_and_constructors_open_nothing(id: str) ->
 
 
 def test_bad_arguments_are_named(kwargs: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="'max_turn'"):
+    with pytest.raises(ConfigError, match="no max_turn here; did you mean max_turns"):
         SproutEnv(max_turn=3)
+    with pytest.raises(ConfigError, match="no xyzzy here; there are suite, task, "):
+        SproutEnv(xyzzy=3)
     with pytest.raises(ConfigError, match="output_chars"):
         SproutEnv(output_chars="many")
     env = SproutEnv(suite="harbor", **kwargs)

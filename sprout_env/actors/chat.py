@@ -265,7 +265,8 @@ class ChatActor(Frozen):
             if self._client is None:
                 key = os.environ.get(self.api_key_env)
                 if key is None and self.base_url is None:
-                    raise ActorUnavailable(self._where, f"no key: set {self.api_key_env}")
+                    said = "or say where your own server is: --base-url, or base_url= in the actor"
+                    raise ActorUnavailable(self._where, f"no key: set {self.api_key_env}, {said}")
                 # Retries are ours alone, so that every wait and every request is counted.
                 self._client = openai.OpenAI(
                     api_key=key or "none", base_url=self.base_url, max_retries=0

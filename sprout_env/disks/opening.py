@@ -66,7 +66,7 @@ def _on_disk(place: Path, kind: StoreKind) -> DiskStore:
     if os.geteuid() != 0:
         raise StoreUnavailable(
             "mounting needs root",
-            'run as root (sudo), or ask for the double without privileges: kind="memory"',
+            'run as root (sudo), or ask for the double without privileges: store_kind="memory"',
         )
     if why_not := probing.why_not_writable(place):
         raise why_not

@@ -224,7 +224,7 @@ def execute(sandbox: Sandbox, setting: Setting) -> Judged:
             parsed = _read(sandbox, PARSED, reports.MAX_REPORT_BYTES)
             values, tests = decide(verifier.judge, log, parsed)
         else:
-            values = _read_rewards(sandbox)
+            values = _read_rewards(sandbox, done.exit_code)
         score = rewards.primary(values, verifier.reward_key)
     except VerdictInvalid as error:
         sign = sign_of(log, tests)
@@ -270,14 +270,16 @@ def _read(sandbox: Sandbox, path: str, max_bytes: int) -> bytes | None:
         raise VerdictInvalid(f"{path} cannot be read: {error}") from error
 
 
-def _read_rewards(sandbox: Sandbox) -> dict[str, float]:
+def _read_rewards(sandbox: Sandbox, exit_code: int) -> dict[str, float]:
     data = _read(sandbox, REWARD_JSON, rewards.MAX_BYTES)
     if data is not None:
         return rewards.parse_json(data)
     data = _read(sandbox, REWARD_TEXT, rewards.MAX_BYTES)
     if data is not None:
         return rewards.parse_text(data)
-    raise VerdictInvalid("the verifier wrote no reward file")
+    raise VerdictInvalid(
+        f"the verifier wrote no reward file; its script ended with exit code {exit_code}"
+    )
 
 
 def _read_log(sandbox: Sandbox) -> str:

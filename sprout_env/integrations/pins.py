@@ -68,12 +68,18 @@ def check(name: str) -> str:
     """Return a trainer's version, or say by name why the adapter cannot be used with it.
 
     Raises:
-        TrainerUnsupported: It is not installed, or of a series that the adapter was not written
-            for. Raised before anything of the trainer is imported.
+        ConfigError: It is not installed.
+        TrainerUnsupported: It is of a series that the adapter was not written for. Raised before
+            anything of the trainer is imported.
     """
-    from sprout_env.errors import TrainerUnsupported
+    from sprout_env.errors import ConfigError, TrainerUnsupported
 
     pin, found = PINS[name], installed(name)
-    if found is None or tuple(found.split(".")[:2]) != tuple(pin.series.split(".")):
-        raise TrainerUnsupported(pin.distribution, found or "not installed", pin.series)
+    if found is None:
+        raise ConfigError(
+            f"{pin.distribution} is not installed; the adapter takes {pin.series}.x: "
+            f"`pip install 'sprout_env[{name}]'`, or `scripts/trainer_env.sh {name}`"
+        )
+    if tuple(found.split(".")[:2]) != tuple(pin.series.split(".")):
+        raise TrainerUnsupported(pin.distribution, found, pin.series)
     return found

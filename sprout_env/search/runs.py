@@ -89,10 +89,15 @@ def load_run(folder: Path) -> RunResult:
     Raises:
         ConfigError: There is none, or it cannot be read.
     """
+    if not (folder / "run.json").exists():
+        inside = [*folder.glob("*/run.json"), *folder.glob("*/*/run.json")]
+        below = ", ".join(sorted(str(path.parent) for path in inside))
+        hint = f"below it are {below}" if below else "`sprout runs list FOLDER` names what there is"
+        raise ConfigError(f"no run in {folder}; {hint}")
     try:
         config = RunConfig.model_validate_json((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValidationError) as error:
-        raise ConfigError(f"no run in {folder}: {error}") from error
+        raise ConfigError(f"the run in {folder} cannot be read: {error}") from error
     records = load_folder(folder)
     found = {record.task: record for record in records if isinstance(record, Attempts)}
     method = load_method(config.method).name

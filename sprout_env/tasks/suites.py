@@ -165,6 +165,9 @@ def _search_roots() -> list[Path]:
     return [Path(root) for root in os.environ.get("SPROUT_TASKS", "").split(":") if root]
 
 
+_BY_PATH = "it is any folder of tasks: give its path: `--path`, in Python `tasks_path=`"
+
+
 def find_suite(name: str, path: Path | str | None = None, dataset: str | None = None) -> Suite:
     """Find a suite on this machine.
 
@@ -188,7 +191,10 @@ def find_suite(name: str, path: Path | str | None = None, dataset: str | None = 
         place = Path(path) if address is None else local_copy(address)[0]
         suite = Suite(name, place, dataset)
         if not len(suite):
-            said = list(map(str, suite.broken.values())) or ["it holds no task.toml and no rows"]
+            nothing = "it holds no task.toml and no rows"
+            said = [*map(str, suite.broken.values())] or [nothing]
+            if not place.exists():
+                said = ["there is no such file or folder"]
             deep = [*place.glob("*/*/task.toml"), *place.glob("*/*/*/task.toml")]
             inner = {str(path.parent.parent.relative_to(place)) for path in deep}
             if inner:
@@ -198,7 +204,7 @@ def find_suite(name: str, path: Path | str | None = None, dataset: str | None = 
     if name == "seedbed":
         return Suite(name, SEEDBED)
     if name == "harbor":
-        raise TaskNotFound("suite harbor", "it is any folder of Harbor tasks: give its path")
+        raise TaskNotFound("suite harbor", _BY_PATH)
     for root in _search_roots():
         for folder in FOLDERS.get(name, (name,)):
             names = [f"{folder}-{dataset}", f"{folder}@{dataset}"] if dataset else [folder]
@@ -213,9 +219,13 @@ def find_suite(name: str, path: Path | str | None = None, dataset: str | None = 
                 return find_suite(name, root / folder, dataset)
     wanted = f"{name} {dataset}" if dataset else name
     searched = ":".join(map(str, _search_roots()))
-    near = difflib.get_close_matches(name, ("seedbed", "harbor", *FOLDERS), n=1)
-    hint = f"did you mean {near[0]}? " if near and near[0] != name else ""
+    known = ("seedbed", "harbor", *FOLDERS)
+    near = difflib.get_close_matches(name, known, n=1)
+    if name in FOLDERS:
+        hint = f"`sprout tasks pull {name}` gets it"
+    else:
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
     raise TaskNotFound(
         f"suite {wanted} ({f'not in {searched}' if searched else 'SPROUT_TASKS is not set'})",
-        f"{hint}`sprout tasks pull {name}` gets it, `--path` names its folder",
+        f"`--path` (in Python `tasks_path=`) names the folder of your own; {hint}",
     )

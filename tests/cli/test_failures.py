@@ -48,7 +48,7 @@ def test_a_sentence_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "code", "said"),
     [
         (["tasks", "show", "no-such-task"], 3, "no such task"),
-        (["tasks", "list", "no-such-suite"], 3, "sprout tasks pull"),
+        (["tasks", "list", "no-such-suite"], 3, "there are seedbed, harbor"),
         (["tasks", "lint", "/proc/self"], 3, "task.toml"),
         (["show", "/no/such/run"], 2, "/no/such/run"),
         (["run", "seedbed", "--actor", "wizard:skill=1"], 2, "wizard"),

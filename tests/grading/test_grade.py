@@ -115,7 +115,7 @@ def test_threshold_and_key_of_the_task(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("true", "wrote no reward file"),
+        ("exit 3", "wrote no reward file; its script ended with exit code 3"),
         ("echo -1 > /logs/verifier/reward.txt", "crashed"),
         ("echo NaN > /logs/verifier/reward.txt", "nan"),
         (": > /logs/verifier/reward.txt", "is empty"),

@@ -73,6 +73,9 @@ def test_another_run_s_folder_is_refused_with_what_differs(tmp_path: Path) -> No
         Journal(tmp_path / "run", told(config()))
     with pytest.raises(ConfigError, match="no run in"):
         load_run(tmp_path / "nothing")
+    # The folder of a comparison, or of several methods: the next step is named.
+    with pytest.raises(ConfigError, match=f"no run in {tmp_path}; below it are {tmp_path}/run$"):
+        load_run(tmp_path)
 
 
 def test_two_processes_never_write_one_folder(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_search_in_sprout_tasks(
 
 
 def test_harbor_needs_a_path() -> None:
-    with pytest.raises(TaskNotFound, match="give its path"):
+    with pytest.raises(TaskNotFound, match="give its path: `--path`, in Python `tasks_path=`"):
         find_suite("harbor")
 
 
@@ -84,11 +84,20 @@ def test_misspelt_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPROUT_TASKS", raising=False)
     with pytest.raises(TaskNotFound, match="did you mean seedbed"):
         find_suite("seadbed")
+    # Nobody publishes a suite of this name: no command can get it.
+    with pytest.raises(TaskNotFound, match="tasks_path=.* there are seedbed, harbor, ") as caught:
+        find_suite("mine")
+    assert "pull" not in str(caught.value)
 
 
 def test_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(TaskNotFound, match=r"no task\.toml"):
         find_suite("harbor", path=tmp_path)
+
+
+def test_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TaskNotFound, match="no such file or folder"):
+        find_suite("swebench", path=tmp_path / "rows.jsonl")
 
 
 def test_seedbed_is_bundled_and_base_is_no_task() -> None:
