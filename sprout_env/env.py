@@ -258,6 +258,7 @@ class SproutEnv(gym.Env[Observation, "str | Turn"]):
         id = episode.settled_snapshot()
         alive = self.tree.get(id).processes
         try:
+            self.store.renew(episode.disk)
             verdict = grade_end(
                 self.store,
                 episode.stage,

@@ -66,7 +66,9 @@ class Episodes:
         refuse_unsupported(task)
         base = base_for(self.store, task.image)
         config = self._sandbox_config(task, base)
-        disk = self.store.create(self.store.family(task.family_digest, base))
+        disk = self.store.create(
+            self.store.family(task.family_digest, base, task.limits.storage_mb)
+        )
         start = Transcript.start(task.instruction)
         return Episode.open(self.tree, task, self._ref(task), base, disk, config, start)
 

@@ -181,8 +181,8 @@ def machine(path: Path) -> Iterator[Check]:
     store_there = False
     for finding in probe(path):
         state: State = "ok" if finding.ok else "missing"
-        if not finding.ok and finding.what in ("btrfs", "btrfsutil"):
-            # The directory store copies instead: slower, and everything runs.
+        if not finding.ok and finding.what in ("btrfs", "btrfsutil", "disk limit"):
+            # The directory store copies instead: slower, without the limit, and everything runs.
             state = "limited"
         store_there = store_there or finding.what == "store"
         yield Check(finding.what, state, finding.says, finding.remedy)

@@ -25,7 +25,7 @@ def init(
     ] = False,
     kind: Annotated[str, typer.Option(help="auto, btrfs or directory.")] = "auto",
     image_gib: Annotated[
-        float, typer.Option(help="Nominal size of each task's image, in GiB; it is sparse.")
+        float, typer.Option(help="Least nominal size of each task's image, in GiB; it is sparse.")
     ] = 8,
 ) -> None:
     """Make a store. One is made by itself on first use, too."""

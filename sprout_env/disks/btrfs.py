@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import time
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -17,12 +18,14 @@ from sprout_env.disks import layout, libbtrfs, loopfs
 from sprout_env.disks.families import Kind
 from sprout_env.disks.local import LocalStore
 from sprout_env.disks.places import Place
-from sprout_env.disks.store import Family, FamilyId, StoreUsage
+from sprout_env.disks.store import Disk, Family, FamilyId, StoreUsage, family_of
 from sprout_env.disks.trees import remove_tree, tree_size
 from sprout_env.errors import StoreError, StoreFull, StoreUnavailable
 
 _RECLAIM_S = 5.0
 """How long one piece of reclaiming may wait for the kernel's cleaner."""
+_DISKS, _LARGEST = 16, 8 << 40
+"""An image has room for so many disks at their limit; its file stays below what ext4 can hold."""
 
 
 def binding() -> ModuleType:
@@ -60,11 +63,15 @@ class BtrfsStore(LocalStore):
     def _in_images(self) -> bool:
         return self.config.layout == "image"
 
-    def _make(self, folder: Path) -> None:
-        if self._in_images:
-            loopfs.make_image(folder / "disk.img", self.config.image_bytes)
-        else:
-            (folder / "fs").mkdir(mode=0o700)
+    def _make(self, folder: Path, storage_mb: int | None) -> int | None:
+        if not self._in_images:
+            (folder / "fs").mkdir(mode=0o700)  # a user's own btrfs: its quotas are not ours
+            return None
+        share = int(self.config.image_bytes * self.config.disk_share)
+        storage = share if storage_mb is None else storage_mb << 20
+        size = max(self.config.image_bytes, min(_DISKS * storage, _LARGEST))
+        loopfs.make_image(folder / "disk.img", size)
+        return storage
 
     def _open(self, family: Family, folder: Path) -> Place:
         if self._in_images:
@@ -78,6 +85,8 @@ class BtrfsStore(LocalStore):
             if not (place.root / "frozen").is_dir():
                 if self._in_images:
                     libbtrfs.grow_metadata(place.fd)
+                    if family.storage_bytes is not None:
+                        libbtrfs.count_growth(place.fd)
                 for kind in ("live", "frozen"):
                     (place.root / kind).mkdir(0o700, exist_ok=True)
         except BaseException:
@@ -94,20 +103,83 @@ class BtrfsStore(LocalStore):
         layout.guard_host(self._path, self.config.reserve_bytes, coming=_unwritten(place))
         if growing and self._in_images:
             # The last of an image is kept for freezing and deleting what is there.
-            reserve = min(layout.GIB, self.config.image_bytes // 8)
             inside = os.statvfs(place.root)
+            reserve = min(layout.GIB, inside.f_blocks * inside.f_frsize // 8)
             free = inside.f_bavail * inside.f_frsize
             if free < reserve:
                 raise StoreFull(str(place.folder / "disk.img"), free, reserve)
 
     def _new(self, place: Place, name: str) -> None:
         self._btrfsutil.create_subvolume(place.root / "live" / name)
+        self._limit(place, name)
 
     def _copy(self, place: Place, frozen: str, name: str) -> None:
         self._snapshot(place, "frozen", frozen, "live", name)
+        self._limit(place, name)
 
     def _keep(self, place: Place, name: str, frozen: str) -> None:
         self._snapshot(place, "live", name, "frozen", frozen)
+        self._extend(place, name)
+
+    def _id(self, place: Place, name: str) -> int:
+        id: int = self._btrfsutil.subvolume_id(place.root / "live" / name)
+        return id
+
+    def _limit(self, place: Place, name: str) -> None:
+        if place.family.storage_bytes is not None:
+            libbtrfs.limit_growth(place.fd, self._id(place, name), place.family.storage_bytes)
+
+    def _write_records(self, place: Place, name: str, records: Mapping[str, bytes]) -> None:
+        try:
+            super()._write_records(place, name, records)
+        except OSError as error:
+            if error.errno != errno.EDQUOT:
+                raise
+            # The agent has filled its own disk: no reason to lose the boundary.
+            id = self._id(place, name)
+            limit = libbtrfs.growth_limit(place.fd, id)
+            libbtrfs.limit_growth(place.fd, id, None)
+            try:
+                super()._write_records(place, name, records)
+            finally:
+                libbtrfs.limit_growth(place.fd, id, limit)
+
+    def _extend(self, place: Place, name: str) -> None:
+        """Do not count against a disk for ever what only its snapshots still hold.
+
+        What it deleted since the last boundary stays billed as long as that boundary has it. The
+        limit rises by as much, while half of the image is free for the disk's siblings.
+        """
+        storage = place.family.storage_bytes
+        if storage is None:
+            return
+        id = self._id(place, name)
+        try:
+            billed = libbtrfs.growth(place.fd, id)
+            if billed < storage // 2:
+                return
+            limit = libbtrfs.growth_limit(place.fd, id)
+        except OSError:
+            return  # nothing is counted here
+        if limit - billed > storage // 2:
+            return
+        held = tree_size(place.root / "live" / name / "upper")
+        inside = os.statvfs(place.root)
+        spare = (inside.f_bavail - inside.f_blocks // 2) * inside.f_frsize
+        fair = billed + min(storage - held, spare)
+        if fair > limit:
+            libbtrfs.limit_growth(place.fd, id, fair)
+
+    def renew(self, disk: Disk) -> None:
+        """Let a disk write once more what it may."""
+        name = layout.name_of(disk.id)
+        with self._use(family_of(disk.id)) as place:
+            self._require(place, "live", name, disk.id)
+            if place.family.storage_bytes is not None:
+                id = self._id(place, name)
+                with suppress(OSError):  # nothing is counted here
+                    more = libbtrfs.growth(place.fd, id) + place.family.storage_bytes
+                    libbtrfs.limit_growth(place.fd, id, more)
 
     def _snapshot(self, place: Place, kind: Kind, name: str, to: Kind, new: str) -> None:
         with ExitStack() as undo:
@@ -165,13 +237,14 @@ class BtrfsStore(LocalStore):
         folder = self._path / "families" / family
         if self._in_images and family not in self._places.attached():
             # Not attached for this alone: what its image takes is known from outside.
-            taken = (folder / "disk.img").stat().st_blocks * 512
-            return StoreUsage(taken, 0, self.config.image_bytes - taken, 0, 0, 0)
+            image = (folder / "disk.img").stat()
+            taken = image.st_blocks * 512
+            return StoreUsage(taken, 0, image.st_size - taken, 0, 0, 0)
         with self._use(family) as place:
             if not self._in_images:
                 return StoreUsage(tree_size(place.root), 0, 0, 0, 0, 0)
             space = libbtrfs.space(place.fd)
-            free = self.config.image_bytes - space.allocated
+            free = (folder / "disk.img").stat().st_size - space.allocated
             return StoreUsage(space.data, space.metadata, free, self._pending(place), 0, 0)
 
 

@@ -26,7 +26,7 @@ class DirectoryStore(LocalStore):
 
     kind = "directory"
 
-    def _make(self, folder: Path) -> None:
+    def _make(self, folder: Path, storage_mb: int | None) -> None:
         for kind in ("live", "frozen", "drafts", "trash"):
             (folder / "fs" / kind).mkdir(mode=0o700, parents=True)
 

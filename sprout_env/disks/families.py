@@ -73,8 +73,8 @@ class FamilyKeeper(ABC):
         return "/" not in owner and file.exists() and leases.held(file)
 
     @abstractmethod
-    def _make(self, folder: Path) -> None:
-        """Fill the folder of a new family."""
+    def _make(self, folder: Path, storage_mb: int | None) -> int | None:
+        """Fill the folder of a new family; return the bytes that a disk in it may write."""
 
     @abstractmethod
     def _open(self, family: Family, folder: Path) -> Place:
@@ -100,7 +100,7 @@ class FamilyKeeper(ABC):
     def _reclaim(self, place: Place) -> None:
         """Give the space of removed disks back."""
 
-    def family(self, task_digest: str, base: Base) -> Family:
+    def family(self, task_digest: str, base: Base, storage_mb: int | None = None) -> Family:
         """Open the family of a task over ``base``, made on first use."""
         self._check_open()
         id = layout.family_id(task_digest, base)
@@ -108,19 +108,22 @@ class FamilyKeeper(ABC):
         if not (folder / "family.json").exists():
             layout.guard_host(self._path, self.config.reserve_bytes)
             with self._errors(id):
-                self._make_family(folder, task_digest, base)
-        elif layout.read_family(self._path, id).base.layers != base.layers:
-            layout.write_family(self._path, folder, task_digest, base)  # the base has moved
+                self._make_family(folder, task_digest, base, storage_mb)
+        elif (known := layout.read_family(self._path, id)).base.layers != base.layers:
+            # The base has moved.
+            layout.write_family(self._path, folder, task_digest, base, known.storage_bytes)
             self._places.evict(id)
-        with self._use(id):
-            return Family(id, base)
+        with self._use(id) as place:
+            return Family(id, base, place.family.storage_bytes)
 
-    def _make_family(self, folder: Path, task_digest: str, base: Base) -> None:
+    def _make_family(
+        self, folder: Path, task_digest: str, base: Base, storage_mb: int | None
+    ) -> None:
         draft = folder.with_name(f".{self._owned().name}-{uuid.uuid4().hex[:12]}")
         draft.mkdir(mode=0o700)
         try:
-            self._make(draft)
-            layout.write_family(self._path, draft, task_digest, base)
+            storage_bytes = self._make(draft, storage_mb)
+            layout.write_family(self._path, draft, task_digest, base, storage_bytes)
             draft.rename(folder)
         except OSError as error:
             remove_tree(draft)

@@ -52,7 +52,9 @@ class StoreConfig(Frozen):
     layout: Literal["image", "folder"] = "folder"
     """Whether each family is a file system in an image, or a folder of the store's own."""
     image_bytes: int = 8 * GIB
-    """Nominal size of a family's image; the file is sparse."""
+    """Nominal size of a family's image, or more for disks that may write much; it is sparse."""
+    disk_share: float = 0.25
+    """What one disk may write where its task does not say, as a share of ``image_bytes``."""
     reserve_bytes: int | None = None
     """Bytes of the host's file system to keep free; None for 1 GiB or 2 %, the larger."""
     ram: bool = False
@@ -72,6 +74,8 @@ class _FamilyRecord(Frozen):
     format: int = FORMAT
     task: str
     base: _BaseRecord
+    storage_bytes: int | None = None
+    """None also in families made before there was a limit."""
 
 
 def read_config(store: Path) -> StoreConfig | None:
@@ -130,14 +134,18 @@ def family_id(task_digest: str, base: Base) -> FamilyId:
     return FamilyId(hashlib.sha256((task_digest + base.digest).encode()).hexdigest()[:12])
 
 
-def write_family(store: Path, folder: Path, task_digest: str, base: Base) -> None:
+def write_family(
+    store: Path, folder: Path, task_digest: str, base: Base, storage_bytes: int | None
+) -> None:
     """Write ``family.json``."""
     layers = tuple(
         str(layer.relative_to(store)) if layer.is_relative_to(store) else str(layer)
         for layer in base.layers
     )
     record = _FamilyRecord(
-        task=task_digest, base=_BaseRecord(digest=base.digest, layers=layers, config=base.config)
+        task=task_digest,
+        base=_BaseRecord(digest=base.digest, layers=layers, config=base.config),
+        storage_bytes=storage_bytes,
     )
     write_durably(folder / "family.json", record.model_dump_json(indent=1))
 
@@ -158,11 +166,12 @@ def read_family(store: Path, family: FamilyId) -> Family:
         raise DiskNotFound(family) from None
     _refuse_later(file, text)
     try:
-        said = _FamilyRecord.model_validate_json(text).base
+        record = _FamilyRecord.model_validate_json(text)
     except ValidationError as error:
         raise StoreError(f"{file} cannot be read: {error}") from error
+    said = record.base
     layers = tuple(store / layer for layer in said.layers)
-    return Family(family, Base(said.digest, layers, said.config))
+    return Family(family, Base(said.digest, layers, said.config), record.storage_bytes)
 
 
 def name_of(id: DiskId | FrozenDiskId | str) -> str:

@@ -7,9 +7,11 @@ a second where much is dirty; ``btrfs.py`` uses it for what never waits.
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import os
 import struct
+import uuid
 from dataclasses import dataclass
 
 from sprout_env.disks import kernel
@@ -26,6 +28,9 @@ _BALANCE_V2 = 0xC4009420
 _BALANCE_METADATA = (1 << 2) | (1 << 1)
 _FITRIM = 0xC0185879
 _FS_INFO = 0x8400941F
+_QUOTA_CTL, _SIMPLE_QUOTAS = 0xC0109428, 4
+_QGROUP_LIMIT, _MAX_RFER = 0x8030942B, 1
+_UNLIMITED = (1 << 64) - 1
 
 REMEDY = (
     "`apt-get install -y libbtrfsutil-dev gcc libc6-dev python3-dev`, then "
@@ -48,8 +53,8 @@ def library() -> ctypes.CDLL:
 
 def _done(code: int, what: str) -> None:
     if code:
-        errno = ctypes.get_errno()
-        raise OSError(errno, os.strerror(errno), what)
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
 
 
 def snapshot(source_fd: int, folder_fd: int, name: str, *, read_only: bool) -> None:
@@ -130,9 +135,62 @@ def space(fd: int) -> Space:
 
 def dirty_bytes(fd: int) -> int:
     """Return the bytes of data that are in memory only."""
+    return _told(fd, "allocation/data/bytes_may_use")
+
+
+def _told(fd: int, name: str) -> int:
+    """Return a number that the kernel tells about a mounted file system in ``/sys``."""
     info = bytearray(1024)
     kernel.ioctl(fd, _FS_INFO, info)
-    digits = info[16:32].hex()
-    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
-    with open(f"/sys/fs/btrfs/{'-'.join(parts)}/allocation/data/bytes_may_use", "rb") as file:
+    with open(f"/sys/fs/btrfs/{uuid.UUID(bytes=bytes(info[16:32]))}/{name}", "rb") as file:
         return int(file.read())
+
+
+def count_growth(fd: int) -> bool:
+    """Let a file system count what each subvolume writes; False where the kernel cannot.
+
+    Simple quotas (Linux 6.7) bill an extent to the subvolume that wrote it until the extent is
+    freed, also where only a snapshot still holds it; a new snapshot starts at nothing. They cost
+    a snapshot 0.1 to 0.3 ms; full quota groups make it ten times slower. Older kernels cannot
+    mount the file system any more.
+    """
+    try:
+        kernel.ioctl(fd, _QUOTA_CTL, bytearray(struct.pack("<QQ", _SIMPLE_QUOTAS, 0)))
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY):
+            raise
+        return False
+    return True
+
+
+def limit_growth(fd: int, subvolume: int, limit: int | None) -> None:
+    """Refuse a subvolume more than ``limit`` written bytes (EDQUOT); None lifts it.
+
+    No commit: 0.1 ms. Without effect where nothing is counted.
+
+    Args:
+        fd: Of the file system's top: asked through a full subvolume, the kernel answers EDQUOT.
+        subvolume: Its id.
+        limit: In bytes.
+    """
+    value = _UNLIMITED if limit is None else limit
+    argument = bytearray(struct.pack("<6Q", subvolume, _MAX_RFER, value, 0, 0, 0))
+    try:
+        kernel.ioctl(fd, _QGROUP_LIMIT, argument)
+    except OSError as error:
+        if error.errno != errno.ENOTCONN:
+            raise
+
+
+def growth(fd: int, subvolume: int) -> int:
+    """Return the bytes that a subvolume is billed for, counted as soon as they are written.
+
+    Raises:
+        OSError: Nothing is counted here, or ``/sys`` is not to be seen.
+    """
+    return _told(fd, f"qgroups/0_{subvolume}/referenced")
+
+
+def growth_limit(fd: int, subvolume: int) -> int:
+    """Return what ``limit_growth`` set; raises as ``growth``."""
+    return _told(fd, f"qgroups/0_{subvolume}/max_referenced")

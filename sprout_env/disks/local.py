@@ -57,6 +57,9 @@ class LocalStore(FamilyKeeper):
     def _measure(self, family: FamilyId) -> StoreUsage:
         """Return what a family holds (the host's part left at 0)."""
 
+    def _write_records(self, place: Place, name: str, records: Mapping[str, bytes]) -> None:
+        layout.write_records(place.root / "live" / name / "meta", records)
+
     def _guard(self, place: Place, *, growing: bool) -> None:
         """Raise StoreFull below the watermark; ``growing`` where a new disk is asked for."""
         layout.guard_host(self._path, self.config.reserve_bytes)
@@ -112,12 +115,15 @@ class LocalStore(FamilyKeeper):
         with self._use(family_of(disk.id)) as place:
             self._require(place, "live", live, disk.id)
             self._guard(place, growing=False)
-            layout.write_records(place.root / "live" / live / "meta", records)
+            self._write_records(place, live, records)
             try:
                 self._keep(place, live, name)
             except FileExistsError:
                 raise StoreError(f"{place.family.id} already holds {name}") from None
             return FrozenDisk(FrozenDiskId(f"{place.family.id}-{name}"), disk.base)
+
+    def renew(self, disk: Disk) -> None:
+        """Let a disk write once more what it may; here nothing limits it."""
 
     def frozen(self, id: FrozenDiskId) -> FrozenDisk:
         """Return a frozen disk by id."""

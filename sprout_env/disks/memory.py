@@ -100,7 +100,7 @@ class MemoryStore:
         self._check_open()
         return Base(hashlib.sha256(image.model_dump_json().encode()).hexdigest(), ())
 
-    def family(self, task_digest: str, base: Base) -> Family:
+    def family(self, task_digest: str, base: Base, storage_mb: int | None = None) -> Family:
         """Open the family of a task over ``base``."""
         self._check_open()
         id = layout.family_id(task_digest, base)
@@ -147,6 +147,9 @@ class MemoryStore:
             live.records.update(records)
             self._frozen[id] = _Stored(live.base, dict(live.tree), dict(live.records))
         return FrozenDisk(id, disk.base)
+
+    def renew(self, disk: Disk) -> None:
+        """Nothing limits a disk here."""
 
     def frozen(self, id: FrozenDiskId) -> FrozenDisk:
         """Return a frozen disk by id."""

@@ -148,6 +148,7 @@ def probe(path: Path) -> list[Finding]:
     if config is not None:
         where = f"{config.kind} ({config.layout})" if config.kind == "btrfs" else config.kind
         found.append(Finding("store", True, f"{where} at {path}: {config.why}"))
+    found.append(_disk_limit(path, config))
     return found
 
 
@@ -173,6 +174,16 @@ def _kernel() -> Finding:
     release = os.uname().release
     ok = kernel.kernel_version() >= (6, 1)
     return Finding("kernel", ok, release, "" if ok else "Linux 6.1 or newer is needed")
+
+
+def _disk_limit(path: Path, config: layout.StoreConfig | None) -> Finding:
+    in_images = kernel.file_system_of(existing(path)) != "btrfs"
+    if not (in_images if config is None else config.layout == "image"):
+        says = "none: only disks in btrfs images have one, and this store's lie in a folder"
+        return Finding("disk limit", False, says, "keep the store on ext4, xfs or tmpfs")
+    if not Path("/sys/fs/btrfs/features/simple_quota").exists():
+        return Finding("disk limit", False, "none: no simple quotas", "use Linux 6.7 or newer")
+    return Finding("disk limit", True, "what a disk writes beyond its limit fails inside (EDQUOT)")
 
 
 def _place(path: Path, root: bool) -> list[Finding]:

@@ -63,6 +63,8 @@ class Family:
 
     id: FamilyId
     base: Base
+    storage_bytes: int | None = None
+    """What one disk may write above what it began with; None: as much as there is."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,16 @@ class DiskStore(Protocol):
             ImageError: It cannot be found, built or unpacked.
         """
 
-    def family(self, task_digest: str, base: Base) -> Family:
-        """Open the family of a task over ``base``, made on first use; leased until ``close``."""
+    def family(self, task_digest: str, base: Base, storage_mb: int | None = None) -> Family:
+        """Open the family of a task over ``base``, made on first use; leased until ``close``.
+
+        Args:
+            task_digest: What names the task.
+            base: What its disks lie over.
+            storage_mb: What one disk may write, in MiB, set when the family is made; None for the
+                store's default. Only stores in btrfs images on Linux 6.7 or newer hold a disk to
+                it: what would go beyond fails inside with EDQUOT, as any failing command does.
+        """
 
     def open_family(self, family: FamilyId) -> Family:
         """Open a family that exists.
@@ -177,6 +187,9 @@ class DiskStore(Protocol):
         Raises:
             StoreFull: Nothing was kept.
         """
+
+    def renew(self, disk: Disk) -> None:
+        """Let a disk write once more what it may, for the verifier's sake: its agent is done."""
 
     def frozen(self, id: FrozenDiskId) -> FrozenDisk:
         """Return a frozen disk by id.

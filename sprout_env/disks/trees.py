@@ -59,20 +59,24 @@ def remove_tree(folder: Path) -> None:
 
 
 def tree_size(folder: Path) -> int:
-    """Return the bytes that a tree takes on its disk, each inode once."""
-    seen: set[tuple[int, int]] = set()
-    total = 0
-    todo = [os.fspath(folder)]
-    while todo:
-        try:
-            with os.scandir(todo.pop()) as entries:
-                for entry in entries:
-                    stat = entry.stat(follow_symlinks=False)
-                    if (stat.st_dev, stat.st_ino) not in seen:
-                        seen.add((stat.st_dev, stat.st_ino))
-                        total += stat.st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        todo.append(entry.path)
-        except FileNotFoundError:
-            continue
-    return total
+    """Return the bytes that a tree takes on its disk, each inode once.
+
+    By du: more than twice as fast as a walk of ours, and other threads go on.
+    """
+    # The path may lead through a descriptor of ours: the child gets one of its own.
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0
+    try:
+        command = ["du", "-s", "-B1", "--", f"/proc/self/fd/{fd}/."]
+        # It complains of what vanishes meanwhile, and tells the rest.
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, pass_fds=(fd,)
+        )
+    finally:
+        os.close(fd)
+    total = done.stdout.partition("\t")[0]
+    if not total.isdigit():
+        raise StoreError(f"cannot measure {folder}: {done.stderr.strip()[-500:]}")
+    return int(total)

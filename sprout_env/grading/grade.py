@@ -258,7 +258,7 @@ def _judge_cargo(store: DiskStore, setting: Setting, base: Base, agents: Sandbox
     with collected(agents, setting) as cargo:
         agents.close()
         remarks += cargo.remarks
-        disk = store.create(store.family(task.family_digest, own))
+        disk = store.create(store.family(task.family_digest, own, task.limits.storage_mb))
         try:
             sandbox = start_verifiers(store, disk, place)
             try:
@@ -331,7 +331,7 @@ def _suspicion_untouched(store: DiskStore, setting: Setting, base: Base) -> str:
     task = setting.task
     key = (str(store.path), task.digest, base.digest)
     if key not in _UNTOUCHED:
-        disk = store.create(store.family(task.family_digest, base))
+        disk = store.create(store.family(task.family_digest, base, task.limits.storage_mb))
         try:
             _UNTOUCHED[key] = _judge_disk(store, setting, base, disk, fresh=True).suspicion
         finally:

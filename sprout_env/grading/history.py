@@ -47,7 +47,7 @@ def later_commits(store: DiskStore, task: Task, base: Base) -> list[str]:
     """
     if store.kind == "memory":
         return []
-    disk = store.create(store.family(task.family_digest, base))
+    disk = store.create(store.family(task.family_digest, base, task.limits.storage_mb))
     try:
         config = SandboxConfig(env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"})
         sandbox = start(store, disk, config, fresh=True)

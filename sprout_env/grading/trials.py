@@ -91,7 +91,9 @@ def oracle(
 def sweep_trials(store: DiskStore, task: Task, base: Base) -> int:
     """Drop what trials of a task left behind when their process was killed; return how many."""
     dropped = 0
-    for frozen in tuple(store.list_frozen(store.family(task.family_digest, base).id)):
+    for frozen in tuple(
+        store.list_frozen(store.family(task.family_digest, base, task.limits.storage_mb).id)
+    ):
         try:
             owner = store.read_records(frozen, _RECORD)[0].decode()
         except DiskNotFound:
@@ -108,7 +110,7 @@ def _trial(
     refuse_unsupported(task)
     host = os.environ if environ is None else environ
     setting = setting_of(task, base, host)
-    disk = store.create(store.family(task.family_digest, base))
+    disk = store.create(store.family(task.family_digest, base, task.limits.storage_mb))
     try:
         sandbox = start_agents(store, disk, setting, agent_config(setting))
         try:
@@ -146,6 +148,7 @@ def _turn(
         sandbox.resume()
     try:
         if is_last:
+            store.renew(disk)
             verdict = grade_end(
                 store, task, frozen, disk.base, sandbox, had_processes=alive, environ=environ
             )

@@ -24,6 +24,7 @@ from sprout_env.disks import (
     init_store,
     kernel,
     libbtrfs,
+    loopfs,
     open_store,
 )
 from sprout_env.disks.btrfs import BtrfsStore
@@ -125,10 +126,18 @@ def test_a_subvolume_inside_does_not_stop_a_drop(btrfs: BtrfsStore, disk: Disk) 
 
 
 @pytest.fixture
-def tiny(store_path: Path, small_base: Base) -> Iterator[tuple[BtrfsStore, Disk]]:
+def tiny(
+    store_path: Path, small_base: Base, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[BtrfsStore, Disk]]:
     init_store(store_path, kind="btrfs", image_gib=0.3, reserve_bytes=1 << 26)
     store = open_store(store_path)
     assert isinstance(store, BtrfsStore)
+    # As in images of old, nothing limits a disk but the image's end.
+    monkeypatch.setattr(
+        store,
+        "_make",
+        lambda folder, _: loopfs.make_image(folder / "disk.img", store.config.image_bytes),
+    )
     yield store, store.create(store.family("a task", small_base))
     store.close()
 

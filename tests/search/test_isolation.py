@@ -39,6 +39,8 @@ pytestmark = pytest.mark.root
 
 Tell = Callable[[Event], None]
 
+LIVE = "[metadata.sprout]\nlive = true\n"
+
 
 class Clumsy:
     """Does the small task right, but where a test makes it stumble."""
@@ -313,3 +315,25 @@ def test_an_actor_that_cannot_act_at_all_ends_the_run_at_once(
     )
     with pytest.raises(ActorError, match="a model plays any task"):
         compare(made, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("left", "live"),
+    [("", ""), ("; nohup sh -c 'while :; do cat /root/big; done' >/dev/null &", LIVE)],
+)
+def test_an_agent_that_fills_its_disk_has_failed(
+    clumsy: type[Clumsy], shared_store: Path, tmp_path: Path, left: str, live: str
+) -> None:
+    """Not lost, or filling a disk would be worth learning. Its siblings go on."""
+    before = snapshots(shared_store)
+    write_task(tmp_path / "tasks", extra_toml=f"storage_mb = 48\n{live}")
+    filling = "dd if=/dev/urandom of=/root/big bs=1M count=200; sync; yes > /root/rest"
+    clumsy.slow = filling + left
+    table, _ = compared(tmp_path / "tasks", shared_store, tmp_path / "run", "pass@2")
+    assert lost_of(table) == (0, 0, "0/1 (0.0 %)")
+    attempts = recorded(tmp_path / "run").values()
+    assert [(a.status, a.reward, a.failed) for a in attempts] == [("submitted", 0.0, True)] * 2
+    clumsy.slow = f"{filling}; rm /root/big /root/rest"
+    table, _ = compared(tmp_path / "tasks", shared_store, tmp_path / "well", "pass@2")
+    assert lost_of(table) == (0, 0, "1/1 (100.0 %)")
+    assert snapshots(shared_store) == before

@@ -39,6 +39,8 @@ from sprout_env.sandbox.start import start
 from sprout_env.tasks.task import NetworkPolicy
 
 _TAIL_BYTES = 3000
+_BUILD_MB = 64 << 10
+"""What a build may write: its author is trusted, as with ``docker build``."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _HOST_FILES = ("hosts", "hostname", "resolv.conf")
 """In /etc, written into the disk for the sandbox; not part of the image, as with Docker."""
@@ -105,7 +107,7 @@ class StageBuild:
     @contextmanager
     def _disk(self, purpose: str, base: Base) -> Iterator[Disk]:
         """Give a throw-away disk over a base."""
-        family = self.store.family(digest_of(purpose), base)
+        family = self.store.family(digest_of(purpose), base, _BUILD_MB)
         disk = self.store.create(family)
         try:
             yield disk
