@@ -47,8 +47,6 @@ class Catalogue:
     def __init__(self, path: Path | None) -> None:
         self._lock = threading.RLock()
         self._path = path
-        self.fresh = path is None or not path.exists()
-        """Whether there was no index before: then it knows nothing of the disks that exist."""
         self._db = sqlite3.connect(
             str(path) if path is not None else ":memory:",
             timeout=_PATIENCE_S,
@@ -56,15 +54,18 @@ class Catalogue:
         )
         try:
             self._prepare()
+            known = self._read("SELECT 1 FROM snapshots UNION SELECT 1 FROM tombstones")
         except BaseException:
             self._db.close()
             raise
+        self.fresh = not known
+        """Whether it knows nothing of the disks that exist: it is new, or lost what it held."""
 
     def _prepare(self) -> None:
         """Set the file up, whoever else is just doing the same.
 
         Raises:
-            StoreError: Others have kept it locked for half a minute.
+            StoreError: Others have kept it locked for half a minute, or it cannot be read.
         """
         # SQLite's own patience does not cover the change to WAL: it fails at once while another
         # connection has the file open in its old mode.
@@ -78,9 +79,9 @@ class Catalogue:
                 with self._db:
                     self._db.executescript(_SCHEMA)
                 return
-            except sqlite3.OperationalError as error:
+            except sqlite3.DatabaseError as error:
                 if "locked" not in str(error) or time.monotonic() > deadline:
-                    raise StoreError(f"the catalogue of snapshots {self._path}: {error}") from error
+                    raise self._unusable(error) from error
             time.sleep(0.01)
 
     def _write(self, sql: str, rows: Iterable[tuple[object, ...]]) -> None:
@@ -98,7 +99,14 @@ class Catalogue:
         except sqlite3.ProgrammingError as error:
             raise StoreError("the catalogue of snapshots is closed: make its env again") from error
         except sqlite3.Error as error:
-            raise StoreError(f"the catalogue of snapshots {self._path}: {error}") from error
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: sqlite3.Error) -> StoreError:
+        said = f"the catalogue of snapshots {self._path}: {error}"
+        if not isinstance(error, sqlite3.OperationalError):
+            said += f"; move {self._path}* away while nothing uses the store: it is made anew from "
+            said += "the disks"
+        return StoreError(said)
 
     def insert(self, row: Row) -> None:
         """Add a snapshot, or replace what is known of it."""
@@ -117,11 +125,16 @@ class Catalogue:
     def correct(self, gone: Iterable[str], rows: Iterable[Row]) -> None:
         """Forget some snapshots and write down others, in one transaction.
 
-        What other processes have added in the meantime stays.
+        What other processes have added or kept in the meantime stays.
         """
         with self._trouble(), self._lock, self._db:
             self._db.executemany("DELETE FROM snapshots WHERE id = ?", [(id,) for id in gone])
-            self._db.executemany("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?, ?)", rows)
+            self._db.executemany(
+                "INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+                "parent = excluded.parent, task = excluded.task, turn = excluded.turn, "
+                "created = excluded.created",
+                rows,
+            )
 
     def ids(self, task: str | None = None) -> tuple[str, ...]:
         """Return all ids, or those of one task, oldest first."""

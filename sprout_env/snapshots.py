@@ -8,6 +8,7 @@ is an index: where it and the disks differ, the disks win.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import uuid
@@ -196,10 +197,10 @@ class SnapshotTree:
                 env=env or {},
             )
             records = {
-                _ENTRY_NAME.format(number): entry.model_dump_json().encode()
+                _ENTRY_NAME.format(number): _json(entry)
                 for number, entry in enumerate(entries[written:], written)
             }
-            records["snapshot.json"] = snapshot.model_dump_json().encode()
+            records["snapshot.json"] = _json(snapshot)
             self.store.freeze(disk, name, records)
         finally:
             if paused:
@@ -231,7 +232,12 @@ class SnapshotTree:
             raise SnapshotNotFound(id, self.store.path) from error
 
     def transcript(self, snapshot: Snapshot) -> Transcript:
-        """Return the transcript at a snapshot, read from its disk."""
+        """Return the transcript at a snapshot, read from its disk.
+
+        Raises:
+            SnapshotNotFound: This store has it no more.
+            SnapshotError: An entry of it cannot be read.
+        """
         frozen = FrozenDiskId(snapshot.id)
         try:
             records = self.store.read_records(
@@ -239,7 +245,10 @@ class SnapshotTree:
             )
         except DiskNotFound as error:
             raise SnapshotNotFound(snapshot.id, self.store.path) from error
-        return Transcript.of(snapshot.instruction, map(_ENTRY.validate_json, records))
+        try:
+            return Transcript.of(snapshot.instruction, map(_entry, records))
+        except ValueError as error:
+            raise _unreadable(snapshot.id, error) from error
 
     # -- lineage --------------------------------------------------------------------------
 
@@ -342,6 +351,21 @@ class SnapshotTree:
         self._catalogue.close()
 
 
+def _json(record: BaseModel) -> bytes:
+    # A directory, a variable or a model's message may hold what is no character: pydantic's own
+    # JSON refuses it.
+    text = json.dumps(record.model_dump(mode="json"), ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _read(record: bytes) -> Any:
+    return json.loads(record.decode("utf-8", "surrogatepass"))
+
+
+def _entry(record: bytes) -> Turn | Notice:
+    return _ENTRY.validate_python(_read(record))
+
+
 def _row(snapshot: Snapshot, owner: str, parent: str | None) -> Row:
     return Row(
         snapshot.id,
@@ -353,17 +377,23 @@ def _row(snapshot: Snapshot, owner: str, parent: str | None) -> Row:
     )
 
 
+def _unreadable(id: str, error: ValueError) -> SnapshotError:
+    said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+    return SnapshotError(f"snapshot {id} cannot be read: {said}")
+
+
 class _Format(BaseModel):
     format: int
 
 
 def _parse(id: str, record: bytes) -> Snapshot:
     try:
-        version = _Format.model_validate_json(record).format
+        told = _read(record)
+        version = _Format.model_validate(told).format
         if version <= FORMAT:
-            return Snapshot.model_validate_json(record)
-    except ValidationError as error:
-        raise SnapshotError(f"snapshot {id} cannot be read: {error.errors()[0]['msg']}") from error
+            return Snapshot.model_validate(told)
+    except ValueError as error:
+        raise _unreadable(id, error) from error
     raise SnapshotError(
         f"snapshot {id} has format {version}, this version of sprout_env knows up to {FORMAT}: "
         "upgrade it"

@@ -25,7 +25,13 @@ from hypothesis.stateful import (
 from sprout_env.catalogue import Catalogue
 from sprout_env.disks.memory import MemoryStore
 from sprout_env.disks.store import Disk, FrozenDiskId
-from sprout_env.errors import PauseTimeout, SnapshotError, SnapshotInUse, SnapshotNotFound
+from sprout_env.errors import (
+    PauseTimeout,
+    SnapshotError,
+    SnapshotInUse,
+    SnapshotNotFound,
+    StoreError,
+)
 from sprout_env.sandbox import Sandbox, SandboxConfig, ShellState, start
 from sprout_env.snapshots import FORMAT, LayerState, SnapshotTree, TaskRef
 from sprout_env.tasks.task import NamedImage
@@ -263,6 +269,22 @@ def test_a_sandbox_that_cannot_be_paused_yields_no_snapshot(
     assert one.sandbox.run("true", timeout_s=5).exit_code == 0
 
 
+def test_what_is_no_unicode_comes_back_as_it_was(live: tuple[SnapshotTree, Live]) -> None:
+    """A directory, a variable, a process of bytes; half a character in a model's message."""
+    tree, one = live
+    shell = ShellState("/\udcff\udcfe", {"NAME": "caf\udce9"})
+    said = Turn(
+        command="cd $'/\\xff\\xfe'", message="half \ud83d", result=Result(exit_code=0, output="")
+    )
+    one.transcript = one.transcript.append(said)
+    kept = tree.take(one.disk, one.sandbox, task=TASK, transcript=one.transcript, shell=shell)
+    found = tree.get(kept.id)
+    assert found == kept
+    assert found.shell is not None
+    assert (found.shell.cwd, found.shell.env) == (shell.cwd, shell.env)
+    assert tree.transcript(found).turns == (said,)
+
+
 def test_a_record_of_a_later_format_is_refused(
     live: tuple[SnapshotTree, Live], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +334,41 @@ def test_many_may_open_a_new_catalogue_at_once(tmp_path: Path) -> None:
         for catalogue in opened:
             assert catalogue.ids() == ()
             catalogue.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"no database" * 999, bytes(8192)])
+def test_an_index_that_lost_its_content_never_hides_a_snapshot(
+    live: tuple[SnapshotTree, Live], tmp_path: Path, content: bytes
+) -> None:
+    tree, one = live
+    kept = _take(tree, one)
+    index = tmp_path / "broken.sqlite"
+    index.write_bytes(content)
+    if content:
+        with pytest.raises(StoreError, match="is made anew from the disks"):
+            SnapshotTree(tree.store, index)
+        index.unlink()
+    again = SnapshotTree(tree.store, index)
+    assert [snapshot.id for snapshot in again.list()] == [kept]
+    again.close()
+
+
+def test_a_rebuild_leaves_what_others_keep_meanwhile(
+    live: tuple[SnapshotTree, Live], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, one = live
+    loose = _take(tree, one, keep=False)
+    correct = tree._catalogue.correct
+
+    def late(*args: Any) -> None:
+        tree.keep([loose])
+        correct(*args)
+
+    monkeypatch.setattr(tree._catalogue, "correct", late)
+    tree.rebuild()
+    monkeypatch.setattr(tree.store, "owner_alive", lambda _: False)
+    tree.sweep()
+    assert [snapshot.id for snapshot in tree.list()] == [loose]
 
 
 def test_a_parent_that_was_released_before_is_no_parent(live: tuple[SnapshotTree, Live]) -> None:
