@@ -57,5 +57,5 @@ def _row(parameter: Any) -> Iterator[str]:
 
 def _text(text: str) -> str:
     # Words in brackets are markup of the terminal, and pipes would end a cell.
-    lines = [line.strip() for line in text.replace("|", "\\|").split("\n")]
+    lines = [line.strip() for line in text.replace("\\[", "[").replace("|", "\\|").split("\n")]
     return "\n".join(lines).replace("[", "\\[").strip()

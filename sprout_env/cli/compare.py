@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -53,13 +54,18 @@ def compare(
     suite: SuiteName,
     methods: Annotated[
         str | None,
-        typer.Option(help=f"Separated by commas; gains are over the first. [default: {METHODS}]"),
+        typer.Option(
+            help="Separated by commas; gains are over the first. "
+            f"\\[default: {METHODS.replace(',', ', ')}]"
+        ),
     ] = None,
     scaling: Annotated[
-        bool, typer.Option("--scaling", help="Sweep rounds x branches instead (Figure 4).")
+        bool,
+        typer.Option("--scaling", help="Sweep rounds x branches instead (paper: Figure 4)."),
     ] = False,
     ablate: Annotated[
-        bool, typer.Option("--ablate", help="SPROUT and its ablations instead (Table 5).")
+        bool,
+        typer.Option("--ablate", help="SPROUT and its ablations instead (paper: Table 5)."),
     ] = False,
     rounds: Annotated[str, typer.Option(help="Rounds of the sweep.")] = "1,2,3",
     branches: Annotated[str, typer.Option(help="Branches of the sweep.")] = "1,2,4",
@@ -75,7 +81,7 @@ def compare(
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Attempts at a time.")] = 4,
     out_dir: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder; the same one goes on with it. [default: runs/...]"),
+        typer.Option("--out", help="Folder; the same one goes on with it. \\[default: runs/...]"),
     ] = None,
     max_turns: Annotated[int | None, typer.Option(help="Most turns of an attempt.")] = None,
     max_calls: Annotated[
@@ -147,7 +153,7 @@ def compare(
     for each in tables(table, ablate=ablate):
         out().print(each)
     for line in remarks(table):
-        out().print(f"  {line}", style="dim")
+        out().print(Padding(Text(line, "dim"), (0, 0, 0, 2)))
     took = seconds(time.monotonic() - began)
     out().print(f"{took}; {', '.join(map(str, drawn))}", style="dim", soft_wrap=True)
 
@@ -325,8 +331,8 @@ def remarks(table: Comparison) -> list[str]:
     if any(row.resolve.share.low == row.resolve.share.high for row in table.rows):
         found.append("an interval without width says only that all drawn tasks went alike")
     found.append(
-        "tasks undecided, tasks cut short, attempts lost, verdicts invalid, questions unanswered, "
-        "plans dropped"
+        "no failure of the model: tasks undecided and cut short, attempts lost, verdicts invalid, "
+        "questions unanswered, plans dropped"
     )
     for row in table.rows:
         if unknown := row.trouble.unjudged:

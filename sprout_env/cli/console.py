@@ -23,7 +23,9 @@ from sprout_env.tasks.task import NetworkPolicy
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 StorePath = Annotated[
     Path | None,
-    typer.Option("--store", help="The store's folder. [default: $SPROUT_STORE or /var/lib/sprout]"),
+    typer.Option(
+        "--store", help="The store's folder. \\[default: $SPROUT_STORE or /var/lib/sprout]"
+    ),
 ]
 Network = Annotated[
     str, typer.Option(help="What agents may reach: none, public, host, or task: its own word.")

@@ -110,10 +110,14 @@ def list_images(store: StorePath = None, as_json: AsJson = False) -> None:
         return
     table = Table(box=None)
     for column in ("base", "made", "layers", "from"):
-        table.add_column(column, no_wrap=column != "from")
+        table.add_column(column, no_wrap=True)
     for base in bases:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(base.made))
-        table.add_row(base.digest[:12], made, str(1 + len(base.parents)), base.source)
+        # A path's end says which it is; a task's is its folder.
+        kind, _, path = base.source.removesuffix("/environment/Dockerfile").rpartition(" ")
+        room = max(out().width - 46 - len(kind), 20)
+        said = f"{kind} {path if len(path) < room else '…' + path[1 - room :]}"
+        table.add_row(base.digest[:12], made, str(1 + len(base.parents)), said)
     out().print(table if bases else "no bases")
     for pattern, target in named.items():
         said = target[:12] if isinstance(target, str) else target.model_dump_json()

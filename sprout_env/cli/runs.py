@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 from rich.console import Group
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from sprout_env.actors.load import load_actor
@@ -53,7 +53,7 @@ def run(
     suite: SuiteName,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="sprout, pass@K, ...; repeat to compare. [default: sprout]"),
+        typer.Option(help="sprout, pass@K, ...; repeat to compare. \\[default: sprout]"),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="A model behind an OpenAI-compatible server: openai/NAME.")
@@ -71,7 +71,7 @@ def run(
     out_dir: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Folder of the run; the same one goes on with it. [default: runs/...]"
+            "--out", help="Folder of the run; the same one goes on with it. \\[default: runs/...]"
         ),
     ] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, help="Most turns of an attempt.")] = None,
@@ -114,7 +114,8 @@ def run(
         )
         where = folder / name.replace("/", "-") if len(methods) > 1 else folder
         console = err() if as_json else out()
-        with Progress(console, slugs, f"{name} on {suite} with {load_actor(who).name}") as watch:
+        title = f"{name}, seed {seed}, on {suite} with {load_actor(who).name}"
+        with Progress(console, slugs, title) as watch:
             results.append(
                 collect(config, folder=where, workers=jobs, budget=budget, on_event=watch)
             )
@@ -254,7 +255,8 @@ def show(
 def _print_turns(items: Sequence[Attempts], wanted: str, *, full: bool) -> None:
     if len(items) != 1:
         raise ConfigError(
-            "name the task whose attempt is meant: sprout show RUN TASK --attempt ..."
+            "name the task whose attempt is meant: sprout show RUN TASK --attempt ...; there are "
+            + ", ".join(item.task for item in items)
         )
     names = labels(items[0].attempts)
     found = next((a for a in items[0].attempts if wanted in (a.id, names[a.id])), None)
@@ -281,10 +283,12 @@ def list_runs(
     if as_json:
         print_json([{"run": path, "config": config, "summary": s} for path, config, s in found])
         return
-    table = Table(box=None)
-    for name in ("run", "suite", "method", "actor", "resolved", "recovered"):
-        table.add_column(name, overflow="fold")
     for path, config, s in found:
-        actor = load_actor(config.actor).name
-        table.add_row(str(path), config.suite, s.method, actor, str(s.resolve), str(s.recovery))
-    out().print(table if found else f"no runs below {folder}")
+        # A path is there to be copied: no table breaks it.
+        out().print(Text(str(path), "bold"), soft_wrap=True)
+        who = load_actor(config.actor).name
+        said = f"{s.method}, seed {config.seed}, on {config.suite} with {who}\n"
+        said += f"resolved {s.resolve}, recovered {s.recovery}"
+        out().print(Padding(Text(said), (0, 0, 0, 2)))
+    if not found:
+        out().print(f"no runs below {folder}")

@@ -82,7 +82,8 @@ def rebuild(store: StorePath = None) -> None:
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="A snapshot's id.")],
     b: Annotated[
-        str | None, typer.Argument(metavar="B", help="The later one. [default: A, from its image]")
+        str | None,
+        typer.Argument(metavar="B", help="The later one. \\[default: A, from its image]"),
     ] = None,
     names_only: Annotated[
         bool, typer.Option("--names-only", help="Paths without content.")

@@ -85,7 +85,7 @@ def costs(summary: Summary) -> Table:
     attempts = summary.parts["root"].attempts + summary.parts["branch"].attempts
     row("all", total.model_copy(update={"attempts": attempts}), "bold")
     if summary.estimated:
-        table.caption = "≈ estimated from the characters that a model would have seen"
+        table.caption = "≈ estimated from the characters that a model would have seen\n"
     return table
 
 

@@ -170,7 +170,7 @@ def pull(
         str | None, typer.Option("--from", help="Its git URL[@REF], or a folder to copy.")
     ] = None,
     to: Annotated[
-        Path | None, typer.Option(help="Folder of suites. [default: the first of $SPROUT_TASKS]")
+        Path | None, typer.Option(help="Folder of suites. \\[default: the first of $SPROUT_TASKS]")
     ] = None,
 ) -> None:
     """Get a suite by git, or from a folder, to where it is looked for.

@@ -24,7 +24,7 @@ def _shorten(text: str, full: bool) -> str:
 
 
 def turns_of(attempt: Attempt, name: str, *, full: bool) -> RenderableType:
-    """Return all turns of an attempt, its shared prefix included.
+    """Return all turns of an attempt, its shared prefix included, then why tests failed.
 
     Args:
         attempt: The attempt.
@@ -62,4 +62,10 @@ def turns_of(attempt: Attempt, name: str, *, full: bool) -> RenderableType:
                 parts.append(
                     Padding(Text(f"exit code {entry.result.exit_code}", "red"), (0, 0, 0, 2))
                 )
+    verdict = attempt.verdict
+    for test in verdict.tests if verdict is not None else ():
+        if test.status == "failed":
+            parts.append(Text(f"✗ {test.name.rsplit('::', 1)[-1]}", "red"))
+            if test.message:
+                parts.append(Padding(Text(_shorten(test.message, full)), (0, 0, 0, 2)))
     return Group(*parts)

@@ -16,7 +16,7 @@ from sprout_env.view import PageServer, changes_of, write_page
 def view(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
     out_file: Annotated[
-        Path | None, typer.Option("--out", help="Where to write. [default: RUN/view.html]")
+        Path | None, typer.Option("--out", help="Where to write. \\[default: RUN/view.html]")
     ] = None,
     serve: Annotated[
         bool, typer.Option("--serve", help="Serve it on this machine instead; follows a run.")
@@ -33,9 +33,6 @@ def view(
 
     The file loads nothing from anywhere and can be sent to others.
     """
-    if not (folder / "run.json").exists() and (inside := sorted(folder.glob("*/run.json"))):
-        names = ", ".join(str(path.parent) for path in inside)
-        raise ConfigError(f"{folder} holds several runs, one for each method; view one of {names}")
     result = load_run(folder)
     changes = changes_of(result, store) if diffs else None
     if changes is not None and not changes:
@@ -44,7 +41,10 @@ def view(
             style="yellow",
         )
     if not serve:
-        path = write_page(result, out_file or folder / "view.html", changes)
+        try:
+            path = write_page(result, out_file or folder / "view.html", changes)
+        except PermissionError as error:
+            raise ConfigError(f"cannot write {error.filename}; --out names another file") from error
         out().print(f"written to {path}", soft_wrap=True)
         return
     with PageServer(folder, port, changes) as server:

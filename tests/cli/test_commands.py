@@ -112,12 +112,21 @@ def test_show_one_attempt_turn_by_turn(recorded: Path, sprout: Sprout) -> None:
     said = sprout("show", recorded, TASK, "--attempt", "branch 1.1")
     assert "shared with its parent" in said
     assert "starting turn, written by the review" in said
+    (item,) = sprout.json("show", recorded)
+    failed = [t for t in item["attempts"][0]["verdict"]["tests"] if t["status"] == "failed"]
+    said = sprout("show", recorded, TASK, "--attempt", "root 1")
+    assert f"{len(failed)} of" in said
+    for test in failed:
+        assert f"✗ {test['name'].split('::')[-1]}" in said
+        assert test["message"].split()[0] in said.split(test["name"].split("::")[-1], 1)[1]
 
 
 def test_runs_are_listed(recorded: Path, sprout: Sprout) -> None:
     (one,) = sprout.json("runs", "list", recorded.parent)
     assert one["run"] == str(recorded)
     assert one["summary"]["recovery"]["of"] == 1
+    # A path is there to be copied: no line's end goes through it.
+    assert str(recorded) in sprout("runs", "list", recorded.parent)
 
 
 def _boundaries(recorded: Path, sprout: Sprout) -> dict[int, str]:
@@ -167,6 +176,7 @@ def test_store_and_images_say_what_is_there(recorded: Path, store: Path, sprout:
     assert held["bases"] > 0
     images = sprout.json("image", "list", "--store", store)
     assert len(images["bases"]) >= 2
+    assert TASK in sprout("image", "list", "--store", store)
     assert SEEDBED_BASE in images["aliases"]
     base = next(b for b in images["bases"] if b["parents"])
     with pytest.raises(Exception, match="stand on it"):

@@ -37,6 +37,22 @@ def test_codes_are_documented() -> None:
         assert re.search(rf"\b{code}\b", failures.__doc__), code
 
 
+def test_help_shows_every_default_that_it_speaks_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from typer.main import get_command
+
+    from sprout_env.cli.app import app
+    from sprout_env.cli.settings import _leaves
+
+    for path, command in _leaves(get_command(app)):
+        told = sum("default:" in (getattr(p, "help", "") or "") for p in command.params)
+        with pytest.raises(SystemExit):
+            failures.run([*path, "--help"])
+        # What reads as markup is dropped in silence.
+        assert capsys.readouterr().out.count("[default:") >= told, path
+
+
 def test_a_sentence_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         failures.fail("two\n  lines", 5)
