@@ -22,11 +22,13 @@ die() { # die SENTENCE [REMEDY]
 
 now_ms() { local t=${EPOCHREALTIME/[.,]/}; echo $((t / 1000)); }
 
-# phase NAME COMMAND...: run it quietly, print its time; its output only if it fails.
+# phase NAME COMMAND...: say that it begins, run it quietly, print its time; its output only if it
+# fails.
 phase() {
     local name=$1 start log rc=0
     shift
     start=$(now_ms)
+    printf '     ...    %s\n' "$name"
     log="$LOGS/${name//[^a-z0-9]/-}"
     "$@" >"$log" 2>&1 || rc=$?
     local ms=$(($(now_ms) - start))
