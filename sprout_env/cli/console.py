@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from pydantic import BaseModel
@@ -73,6 +74,10 @@ class TextConsole(Console):
     def __init__(self, **settings: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **settings)
 
+    def on_broken_pipe(self) -> None:
+        """End well: the reader has had enough."""
+        _end_of_pipe()
+
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
@@ -105,7 +110,17 @@ def _plain(value: object) -> Any:
 
 def print_json(value: object) -> None:
     """Print a value as JSON; models, dataclasses and paths are known."""
-    sys.stdout.write(json.dumps(value, default=_plain, indent=2) + "\n")
+    try:
+        # print(), for there is no sys.stdout where it was closed.
+        print(json.dumps(value, default=_plain, indent=2), flush=True)  # noqa: T201
+    except BrokenPipeError:
+        _end_of_pipe()
+
+
+def _end_of_pipe() -> NoReturn:
+    """Exit with 0 when a pipe's reader went away, as ``| head`` does; typer would say 1."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit fails, too
+    raise SystemExit(0)
 
 
 def size(count: float) -> str:

@@ -8,6 +8,7 @@ Exit codes: 0 done · 1 done, and the answer is no (a gate refused, doctor found
 from __future__ import annotations
 
 import errno
+import io
 import sys
 from typing import NoReturn
 
@@ -28,6 +29,8 @@ CODES: dict[type[errors.SproutError], int] = {
 }
 PLACES = (errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENOSPC)
 """What the system says of a path that somebody gave."""
+SCARCE = (errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""What it says of itself: an output that takes no more, a limit of this process."""
 BUG = 70
 INTERRUPTED = 130
 
@@ -56,6 +59,8 @@ def run(arguments: list[str]) -> NoReturn:
     debug = "--debug" in own
     if debug:
         arguments = [a for i, a in enumerate(arguments) if a != "--debug" or i >= len(own)]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # whatever its encoding
     try:
         app(arguments, prog_name="sprout")
     except errors.SproutError as error:
@@ -66,15 +71,13 @@ def run(arguments: list[str]) -> NoReturn:
         if debug:
             raise
         fail("stopped; what ran was ended, what was finished is recorded", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of a pipe went away, as `| head` does.
-        sys.stderr.close()
-        raise SystemExit(0) from None
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, OSError) and error.errno in PLACES and error.filename is not None:
-            fail(f"{error.filename}: {error.strerror}", 2)
+        if isinstance(error, OSError) and (
+            error.errno in SCARCE or (error.errno in PLACES and error.filename is not None)
+        ):
+            fail(f"{error.filename or 'this process'}: {error.strerror}", 2)
         name = type(error).__name__
         fail(f"{name}: {error} (a bug? the same with --debug shows where)", BUG)
     raise SystemExit(0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -113,3 +116,36 @@ def test_a_path_that_cannot_be_used_is_no_bug(capsys: pytest.CaptureFixture[str]
         failures.run(["init", "/proc/self/mine/first"])
     assert ended.value.code == 2
     assert "/proc/self/mine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "said"),
+    [
+        ("(sleep 1; sprout tasks list; echo $? >&3) | true", 0, ""),
+        ("(sleep 1; sprout tasks list --json; echo $? >&3) | true", 0, ""),
+        ("sprout tasks list > /dev/full; echo $? >&3", 2, "No space left"),
+        ("sprout tasks list --json > /dev/full; echo $? >&3", 2, "No space left"),
+        ("sprout tasks list >&-; echo $? >&3", 0, ""),
+        ("sprout tasks list --json >&-; echo $? >&3", 0, ""),
+        ("PYTHONIOENCODING=ascii sprout tasks lint > /dev/null; echo $? >&3", 0, ""),
+    ],
+)
+def test_an_output_that_takes_nothing_is_no_bug(shell: str, code: int, said: str) -> None:
+    start = f'sprout() {{ "{sys.executable}" -m sprout_env "$@"; }}; exec 3>&1; {shell}'
+    done = subprocess.run(["bash", "-c", start], capture_output=True, text=True)
+    assert (done.stdout.strip(), said in done.stderr) == (str(code), True), done
+    assert "bug?" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_too_few_descriptors_are_the_machine_s(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none_left(*arguments: object, **more: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("sprout_env.cli.runs.load_actor", none_left)
+    with pytest.raises(SystemExit) as ended:
+        failures.run(["run", "seedbed", "--actor", "simulated:skill=1"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "error: this process: Too many open files\n"
