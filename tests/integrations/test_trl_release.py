@@ -18,9 +18,7 @@ BEGINNINGS = {
 
 
 @pytest.mark.parametrize("version", ["1.15.2", "1.17.1", "2.16.0"])
-def test_it_is_refused_before_any_of_it_is_imported(
-    version: str, tmp_path: Path
-) -> None:
+def test_it_is_refused_before_any_of_it_is_imported(version: str, tmp_path: Path) -> None:
     # What pip writes of a release: found first, it is the one that is installed.
     folder = tmp_path / f"trl-{version}.dist-info"
     folder.mkdir()

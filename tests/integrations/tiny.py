@@ -58,8 +58,8 @@ def write_log_task(suite: Path, slug: str = "log") -> Path:
     return folder
 
 
-def make_tokenizer() -> Any:
-    """Return a byte-level BPE of about 400 entries with ChatML's two marks."""
+def make_tokenizer(*told: str, size: int = 400) -> Any:
+    """Return a byte-level BPE of ``size`` entries with ChatML's two marks, made for these texts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -74,9 +74,10 @@ def make_tokenizer() -> Any:
         writer.call(B),
         f"<|im_start|>user\n{INSTRUCTION}<|im_end|>\n<|im_start|>assistant\n",
         "\n<|im_start|>user\n<tool_response>\n\n</tool_response><|im_end|>\n",
+        *told,
     ]
     trainer = trainers.BpeTrainer(
-        vocab_size=400,
+        vocab_size=size,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
         show_progress=False,
@@ -116,7 +117,8 @@ def warm_up(model: Any, sequences: list[tuple[list[int], list[int]]], steps: int
     """Teach the format: pairs of ids and mask; return the last loss."""
     import torch
 
-    optimiser = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    optimiser = torch.optim.AdamW(model.parameters())
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimiser, 8e-3, total_steps=steps)
     width = max(len(ids) for ids, _ in sequences)
     ids = torch.zeros(len(sequences), width, dtype=torch.long)
     labels = torch.full((len(sequences), width), -100)
@@ -132,6 +134,7 @@ def warm_up(model: Any, sequences: list[tuple[list[int], list[int]]], steps: int
         loss = model(input_ids=ids, labels=labels).loss
         loss.backward()
         optimiser.step()
+        rate.step()
     return float(loss.detach())
 
 
@@ -155,23 +158,31 @@ def conversations(tokenizer: Any) -> list[tuple[list[int], list[int]]]:
     return made
 
 
-def tool_conversations(tokenizer: Any, schema: list[Any]) -> list[tuple[list[int], list[int]]]:
-    """Return the same conversations as the tokenizer's own template writes them, with its tools."""
+def tool_conversations(
+    tokenizer: Any, schema: list[Any], prompt: str, played: list[list[tuple[str, str]]]
+) -> list[tuple[list[int], list[int]]]:
+    """Return ids and masks as the tokenizer's own template writes them, with its tools.
+
+    Args:
+        tokenizer: It has a template.
+        schema: Of the tools.
+        prompt: The user's message.
+        played: Of each conversation, the commands and what they said.
+    """
     made = []
-    for second in (A, B):
-        for third in (A, B):
-            messages: list[dict[str, Any]] = [{"role": "user", "content": f"Task: {INSTRUCTION}"}]
-            told: tuple[list[int], list[int]] = ([], [])
-            for command in (A, second, third):
-                _more(told, tokenizer, messages, schema, mask=0)
-                call = {"name": "bash", "arguments": {"command": command}}
-                messages.append({"role": "assistant", "tool_calls": [{"function": call}]})
-                _more(told, tokenizer, messages, schema, mask=1)
-                messages.append({"role": "tool", "name": "bash", "content": ""})
+    for conversation in played:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
+        told: tuple[list[int], list[int]] = ([], [])
+        for command, output in conversation:
             _more(told, tokenizer, messages, schema, mask=0)
-            messages.append({"role": "assistant", "content": "done"})
+            call = {"name": "bash", "arguments": {"command": command}}
+            messages.append({"role": "assistant", "tool_calls": [{"function": call}]})
             _more(told, tokenizer, messages, schema, mask=1)
-            made.append(told)
+            messages.append({"role": "tool", "name": "bash", "content": output})
+        _more(told, tokenizer, messages, schema, mask=0)
+        messages.append({"role": "assistant", "content": "done"})
+        _more(told, tokenizer, messages, schema, mask=1)
+        made.append(told)
     return made
 
 
