@@ -160,7 +160,7 @@ def diff(a: str | None, b: str, *, store: str | Path | None = None) -> tuple[Pat
         return tuple(snapshots.store.changes(first, FrozenDiskId(b)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TreeNode:
     """A snapshot and those that follow it."""
 
@@ -176,6 +176,8 @@ class TreeNode:
             deeper = depth + (len(node.children) > 1)
             stack.extend((child, deeper) for child in reversed(node.children))
         return "\n".join(lines)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """Draw the tree in a notebook: one lane for each path, with the id at its end."""

@@ -41,6 +41,11 @@ class Verdict(Frozen):
     live_only: bool = False
     """Passed only in the live sandbox, with the agent's processes; not in a clone."""
 
+    def __str__(self) -> str:
+        """The verdict in one line."""
+        failing = f"{len(self.failing)} of {len(self.tests)} tests fail" if self.failing else ""
+        return ": ".join(filter(None, (self.outcome, failing or self.reason)))
+
     @property
     def passed(self) -> bool:
         """Whether the task is solved."""

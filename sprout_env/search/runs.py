@@ -71,11 +71,18 @@ class RunResult(Frozen):
     cut_short: str = ""
     """The budget that ended it; empty when it is whole."""
 
-    def _repr_html_(self) -> str:
-        """Draw metrics and attempts in a notebook."""
+    def _said(self) -> str:
         told = self.summary
         simulated = "simulated actor: no model was asked; " if told.estimated else ""
-        said = f"{simulated}resolved {told.resolve}, recovered {told.recovery}"
+        return f"{simulated}resolved {told.resolve}, recovered {told.recovery}"
+
+    def __repr__(self) -> str:
+        """The run in one line, without its thousands of turns."""
+        return f"<RunResult {self.config.suite}, {self.summary.method}: {self._said()}>"
+
+    def _repr_html_(self) -> str:
+        """Draw metrics and attempts in a notebook."""
+        told, said = self.summary, self._said()
         return cell(
             f"{self.config.suite}, {told.method}",
             "; ".join(filter(None, (said, self.cut_short))),

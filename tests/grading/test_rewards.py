@@ -7,7 +7,7 @@ import pytest
 from sprout_env.errors import VerdictInvalid
 from sprout_env.grading.rewards import parse_json, parse_text, primary
 from sprout_env.grading.signatures import sign_of
-from sprout_env.grading.verdict import TestReport
+from sprout_env.grading.verdict import TestReport, Verdict
 
 
 @pytest.mark.parametrize(
@@ -120,3 +120,11 @@ def test_reports_show_whether_tests_ran() -> None:
     assert sign_of(log, [missing]) == "command not found: python"
     assert sign_of(log, [missing, TestReport(name="b", status="passed")]) is None
     assert sign_of(log, [TestReport(name="b", status="failed", message="assert 0")]) is None
+
+
+def test_a_verdict_is_printed_as_one_line() -> None:
+    tests = tuple(TestReport(name=name, status="failed", message="x\n" * 9) for name in "ab")
+    failed = Verdict(outcome="failed", reward=0.0, tests=tests, log_tail="y\n" * 99)
+    assert str(failed) == "failed: 2 of 2 tests fail"
+    assert str(Verdict(outcome="passed", reward=1.0)) == "passed"
+    assert str(Verdict.invalid("no reward file")) == "invalid: no reward file"

@@ -72,8 +72,20 @@ def test_a_tree_of_snapshots_has_a_lane_for_each_path() -> None:
         children = (deep,) if turn != 7 else (deep, TreeNode(snapshot(9999, 8), ()))
         deep = TreeNode(snapshot(turn, turn), children)
     drawn = parsed(deep._repr_html_())
+    # What a terminal shows of it: no page of its fields.
+    assert repr(deep) == str(deep)
     assert len(lanes_of(drawn)) == 2
     said = "".join(drawn.itertext())
     assert "3001 snapshots" in said
     assert snapshot(0, 0).id in said
     assert snapshot(9999, 0).id in said
+    # A terminal shows the same, no page of fields.
+    assert repr(deep) == str(deep)
+    assert len(str(deep).splitlines()) == 3001
+
+
+def test_a_run_in_a_terminal_is_one_line() -> None:
+    said = repr(long_run(40))
+    assert "\n" not in said
+    assert "resolved" in said
+    assert len(said) < 200
