@@ -20,7 +20,7 @@ from sprout_env.disks.local import LocalStore
 from sprout_env.disks.places import Place
 from sprout_env.disks.store import Disk, Family, FamilyId, StoreUsage, family_of
 from sprout_env.disks.trees import remove_tree, tree_size
-from sprout_env.errors import StoreError, StoreFull, StoreUnavailable
+from sprout_env.errors import DiskNotFound, StoreError, StoreFull, StoreUnavailable
 
 _RECLAIM_S = 5.0
 """How long one piece of reclaiming may wait for the kernel's cleaner."""
@@ -75,7 +75,11 @@ class BtrfsStore(LocalStore):
 
     def _open(self, family: Family, folder: Path) -> Place:
         if self._in_images:
-            fd, name = loopfs.mount_image(self._room, folder / "disk.img")
+            image = folder / "disk.img"
+            if not image.exists():
+                told = f"{family.id} (its {image.name} is gone: delete {folder}, to begin anew)"
+                raise DiskNotFound(told)
+            fd, name = loopfs.mount_image(self._room, image)
             place = Place(family, folder, Path(f"/proc/self/fd/{fd}"), fd, name)
         else:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

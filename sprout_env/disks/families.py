@@ -130,6 +130,9 @@ class FamilyKeeper(ABC):
             # Another process made the same family first: theirs is as good.
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
+            if not (folder / "family.json").exists():
+                # A family is made whole: its record was lost, and its disks may be there.
+                layout.write_family(self._path, folder, task_digest, base, storage_bytes)
         layout.sync_folder(folder.parent)
 
     def open_family(self, family: FamilyId) -> Family:

@@ -18,7 +18,7 @@ from sprout_env.disks.layout import name_of
 from sprout_env.disks.local import LocalStore
 from sprout_env.disks.loopfs import find_loop
 from sprout_env.disks.opening import StoreKind
-from sprout_env.errors import StoreError
+from sprout_env.errors import DiskNotFound, StoreError
 
 pytestmark = pytest.mark.root
 
@@ -296,3 +296,36 @@ def test_a_busy_device_is_found_by_what_lies_behind_it(
     assert found is not None
     os.close(found[0])
     assert find_loop(tmp_path / "base/etc/hosts") is None
+
+
+def test_a_family_without_its_record_is_found_by_its_task(
+    store_path: Path, small_base: Base
+) -> None:
+    store = open_store(store_path)
+    family = store.family("a task", small_base)
+    disk = store.create(family)
+    frozen = store.freeze(disk, "0123456789abcdef", {"n": b"1"})
+    store.close()
+    (store_path / "families" / family.id / "family.json").unlink()
+    again = open_store(store_path)
+    assert again.family("a task", small_base).id == family.id
+    assert again.read_records(frozen.id, "n") == [b"1"]
+    again.close()
+
+
+def test_a_family_whose_disks_are_gone_is_named_and_hides_no_other(
+    store_path: Path, small_base: Base
+) -> None:
+    store = open_store(store_path, kind="btrfs")
+    lost, other = (store.family(task, small_base).id for task in ("lost", "other"))
+    disk = store.create(store.family("other", small_base))
+    kept = store.freeze(disk, "0123456789abcdef", {"n": b"1"})
+    store.close()
+    folder = store_path / "families" / lost
+    (folder / "disk.img").unlink()
+    again = open_store(store_path)
+    with pytest.raises(DiskNotFound, match=rf"delete {folder}"):
+        again.family("lost", small_base)
+    assert list(again.list_frozen()) == [kept.id]
+    assert again.open_family(other).id == other
+    again.close()
