@@ -47,11 +47,11 @@ class Catalogue:
     def __init__(self, path: Path | None) -> None:
         self._lock = threading.RLock()
         self._path = path
-        self._db = sqlite3.connect(
-            str(path) if path is not None else ":memory:",
-            timeout=_PATIENCE_S,
-            check_same_thread=False,
-        )
+        place = str(path) if path is not None else ":memory:"
+        try:
+            self._db = sqlite3.connect(place, timeout=_PATIENCE_S, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
         try:
             self._prepare()
             known = self._read("SELECT 1 FROM snapshots UNION SELECT 1 FROM tombstones")

@@ -353,6 +353,12 @@ def test_an_index_that_lost_its_content_never_hides_a_snapshot(
     again.close()
 
 
+def test_an_index_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "catalogue.sqlite").mkdir()
+    with pytest.raises(StoreError, match=r"catalogue\.sqlite: unable to open"):
+        SnapshotTree(MemoryStore(tmp_path), tmp_path / "catalogue.sqlite")
+
+
 def test_a_rebuild_leaves_what_others_keep_meanwhile(
     live: tuple[SnapshotTree, Live], monkeypatch: pytest.MonkeyPatch
 ) -> None:

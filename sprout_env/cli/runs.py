@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
@@ -276,7 +275,7 @@ def list_runs(
         try:
             config = RunConfig.model_validate_json(path.read_text())
             summary = load_run(path.parent).summary
-        except (SproutError, ValidationError, OSError) as error:
+        except (SproutError, ValueError, OSError) as error:
             err().print(Text.assemble((f"{path.parent}: ", "yellow"), str(error)))
             continue
         found.append((path.parent, config, summary))

@@ -40,6 +40,8 @@ def hold(path: Path, mine: dict[str, Any], what: str) -> IO[str]:
             theirs = json.loads(file.read() or "null")
         except ValueError as error:
             raise ConfigError(f"{path} cannot be read: {error}") from error
+        if not isinstance(theirs, dict | None):
+            raise ConfigError(f"{path} cannot be read: it holds no settings")
         if theirs is None:
             file.write(json.dumps(mine, indent=1))
             file.flush()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from sprout_env.actors.chat import ChatActor
 from sprout_env.actors.load import load_actor
@@ -103,7 +103,7 @@ def load_run(folder: Path) -> RunResult:
         raise ConfigError(f"no run in {folder}; {hint}")
     try:
         config = RunConfig.model_validate_json((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValidationError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"the run in {folder} cannot be read: {error}") from error
     records = load_folder(folder)
     found = {record.task: record for record in records if isinstance(record, Attempts)}

@@ -78,6 +78,15 @@ def test_another_run_s_folder_is_refused_with_what_differs(tmp_path: Path) -> No
         load_run(tmp_path)
 
 
+@pytest.mark.parametrize("content", [b"[]", b"3", b"\xd9\xff", b'{"suite":', b'{"suite": "x"}'])
+def test_settings_that_cannot_be_read_are_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        load_run(tmp_path)
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        Journal(tmp_path, told(config()))
+
+
 def test_two_processes_never_write_one_folder(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "run", told(config()))
     program = (
