@@ -31,7 +31,7 @@ def new_node_id() -> str:
 class Frozen(BaseModel):
     """Base of our frozen models: unknown keys are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @classmethod
     def told(cls, what: str, settings: Mapping[str, Any]) -> Self:
