@@ -348,7 +348,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, debian_base: Path) -> Iterat
     git = "git -C /testbed -c user.name=a -c user.email=a@b.invalid"
     (context / "Dockerfile").write_text(
         "FROM our/debian\nCOPY repo /testbed\nWORKDIR /testbed\nRUN chown -R root /testbed && "
-        f"{git} add -A && {git} commit -qm base && ln -s python3 /usr/bin/python\n"
+        f"{git} add -A && {git} commit -qm base && ln -sf python3 /usr/bin/python\n"
         "COPY home /home\nRUN cp -r /testbed /app && cp -r /testbed /repo && "
         "cp -r /testbed /home/Repo\nCOPY r2e /testbed\nCOPY r2e_tests /r2e_tests\n"
     )
