@@ -6,11 +6,11 @@ set -euo pipefail
 
 folder=$(realpath "$2")
 {
-    awk -v f="$folder" 'index($5, f) == 1 {print "mount " $5}' /proc/self/mountinfo
+    awk -v f="$folder" 'index($5 "/", f "/") == 1 {print "mount " $5}' /proc/self/mountinfo
     for each in /sys/block/loop*/loop/backing_file; do
         [ -e "$each" ] || continue
         backing=$(cat "$each" 2>/dev/null || true)
-        case "$backing" in "$folder"*) echo "loop device of $backing" ;; esac
+        case "$backing/" in "$folder/"*) echo "loop device of $backing" ;; esac
     done
     # A control group's name tells its owner's pid; tests that kill an owner sweep what it left.
     for each in /sys/fs/cgroup/sprout/*-*-*-* /sys/fs/cgroup/*/sprout/*-*-*-*; do

@@ -52,8 +52,6 @@ def fail(sentence: str, code: int) -> NoReturn:
 
 def run(arguments: list[str]) -> NoReturn:
     """Run the commands; turn what goes wrong into a line and a code, unless ``--debug``."""
-    from sprout_env.cli.app import app
-
     # Accepted anywhere before `--`, for it is typed after something went wrong.
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     debug = "--debug" in own
@@ -62,6 +60,8 @@ def run(arguments: list[str]) -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # whatever its encoding
     try:
+        from sprout_env.cli.app import app  # here, for it takes a second
+
         app(arguments, prog_name="sprout")
     except errors.SproutError as error:
         if debug:

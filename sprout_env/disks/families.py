@@ -12,7 +12,7 @@ import uuid
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -307,5 +307,6 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    for store in list(_stores):
-        store.close()
+    with suppress(KeyboardInterrupt):  # Ctrl-C once more: the next start sweeps what is left
+        for store in list(_stores):
+            store.close()

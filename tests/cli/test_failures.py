@@ -111,6 +111,21 @@ def test_ctrl_c_is_said_in_one_line(
     assert capsys.readouterr().err.startswith("error: stopped;")
 
 
+def test_ctrl_c_while_the_commands_are_loaded_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupt:
+        def find_spec(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "sprout_env.cli.app", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupt()])
+    with pytest.raises(SystemExit) as ended:
+        failures.run(["tasks", "list"])
+    assert ended.value.code == failures.INTERRUPTED
+    assert capsys.readouterr().err.startswith("error: stopped;")
+
+
 def test_a_path_that_cannot_be_used_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         failures.run(["init", "/proc/self/mine/first"])

@@ -298,6 +298,19 @@ def test_a_busy_device_is_found_by_what_lies_behind_it(
     assert find_loop(tmp_path / "base/etc/hosts") is None
 
 
+def test_ctrl_c_at_the_very_end_is_quiet(store_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from sprout_env.disks import open_store\n"
+        "store = open_store(Path(sys.argv[1])); end = store.close\n"
+        "def close(): end(); raise KeyboardInterrupt\n"
+        "store.close = close"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, store_path], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_family_without_its_record_is_found_by_its_task(
     store_path: Path, small_base: Base
 ) -> None:
