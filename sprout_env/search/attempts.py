@@ -39,6 +39,7 @@ from sprout_env.search.events import (
     AttemptStarted,
     AttemptWatched,
     OnEvent,
+    SnapshotsKept,
     TurnFinished,
 )
 from sprout_env.search.events import ignore as ignore_events
@@ -198,7 +199,7 @@ def _run_once(
     with _put_away(job, actor), nullcontext() if lent else _put_away(job, env), stop.closing(env):
         try:
             _drive(job, env, actor, tried, on_event, stop)
-            _keep(job, env, tried)
+            _keep(job, env, tried, on_event)
         except Exception as error:
             if stop.reason == "cancelled":
                 raise CancelledError from error
@@ -230,11 +231,14 @@ def _put_away(job: AttemptJob, thing: Interruptible | SproutEnv) -> Iterator[Non
             _LOG.warning("attempt %s is not cleared away", job.id, exc_info=True)
 
 
-def _keep(job: AttemptJob, env: SproutEnv, tried: _Try) -> None:
+def _keep(job: AttemptJob, env: SproutEnv, tried: _Try, on_event: OnEvent) -> None:
     """Hand the boundaries of a judged attempt over; those of any other go with its env."""
     merged = {boundary.turn: boundary for boundary in job.boundaries}
     if tried.verdict is not None:
         merged |= {boundary.turn: boundary for boundary in env.boundaries}
+        # Told first: after a kill between here and its record, nobody else knows of them.
+        ids = tuple(b.snapshot for b in env.boundaries if b.snapshot is not None)
+        on_event(SnapshotsKept(job.task, job.id, ids))
         env.keep_boundaries()
     tried.boundaries = tuple(merged[turn] for turn in sorted(merged))
 

@@ -295,17 +295,7 @@ class Collector:
             for boundary in attempt.boundaries
             if boundary.snapshot is not None and boundary.snapshot not in shared
         }
-        failed = 0
-        tree = SnapshotTree(store)
-        try:
-            for id in sorted(ids):
-                try:
-                    tree.release(id)
-                except (SnapshotError, StoreError):
-                    failed += 1
-        finally:
-            tree.close()
-        return failed
+        return release_all(store, ids)
 
     def _job(self, key: str, **more: Any) -> AttemptJob:
         id = f"{self.task.name}:{key}"
@@ -353,3 +343,18 @@ class Collector:
             raise CancelledError
         if not self.passed:
             self.running.meter.check()
+
+
+def release_all(store: DiskStore, ids: Iterable[str]) -> int:
+    """Release snapshots; return how many could not be."""
+    failed = 0
+    tree = SnapshotTree(store)
+    try:
+        for id in sorted(ids):
+            try:
+                tree.release(id)
+            except (SnapshotError, StoreError):
+                failed += 1
+    finally:
+        tree.close()
+    return failed

@@ -71,6 +71,14 @@ class AttemptRetried(Event):
 
 
 @dataclass(frozen=True)
+class SnapshotsKept(Event):
+    """An attempt's own boundaries are about to outlive their process: what a kill may leave."""
+
+    attempt: str
+    snapshots: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class AttemptFinished(Event):
     """An attempt is over; ``resumed`` when it was read from an earlier run.
 

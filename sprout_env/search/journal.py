@@ -14,7 +14,13 @@ from sprout_env.errors import ConfigError
 from sprout_env.records.attempt import Attempt
 from sprout_env.records.export import RecordWriter, read_attempts, read_records, read_reviews
 from sprout_env.records.reviews import Attempts, ReviewRecord
-from sprout_env.search.events import AttemptFinished, Event, ReviewFinished, TaskFinished
+from sprout_env.search.events import (
+    AttemptFinished,
+    Event,
+    ReviewFinished,
+    SnapshotsKept,
+    TaskFinished,
+)
 
 
 def hold(path: Path, mine: dict[str, Any], what: str) -> IO[str]:
@@ -57,6 +63,8 @@ def hold(path: Path, mine: dict[str, Any], what: str) -> IO[str]:
 class Journal:
     """A run's folder: ``run.json``, ``attempts.jsonl``, ``reviews.jsonl``, ``tasks.jsonl``.
 
+    ``kept.txt`` holds the snapshots of attempts that were judged, written before they are kept.
+
     Raises:
         ConfigError: The folder holds another run, or another process writes to it.
     """
@@ -67,6 +75,16 @@ class Journal:
         with ExitStack() as undo:
             self._file = undo.enter_context(hold(folder / "run.json", config, "run"))
             self.done = self._read()
+            self._kept = undo.enter_context((folder / "kept.txt").open("a+", encoding="utf-8"))
+            self._kept.seek(0)
+            recorded = {
+                boundary.snapshot
+                for record in self.done.values()
+                if isinstance(record, Attempt)
+                for boundary in record.boundaries
+            }
+            self.orphans = frozenset(self._kept.read().split()) - recorded
+            """Snapshots that a killed process kept for attempts that it did not come to record."""
             self._writers = {
                 name: RecordWriter(folder / f"{name}.jsonl")
                 for name in ("attempts", "reviews", "tasks")
@@ -81,7 +99,11 @@ class Journal:
 
     def on_event(self, event: Event) -> None:
         """Record what is finished and new."""
-        if isinstance(event, AttemptFinished) and not event.resumed:
+        if isinstance(event, SnapshotsKept):
+            with self._lock:
+                self._kept.write("".join(f"{id}\n" for id in event.snapshots))
+                self._kept.flush()
+        elif isinstance(event, AttemptFinished) and not event.resumed:
             self._append("attempts", event.attempt)
         elif isinstance(event, ReviewFinished) and not event.resumed:
             self._append("reviews", event.review)
@@ -97,6 +119,7 @@ class Journal:
         """Close the files and let other processes have the folder. Idempotent."""
         for writer in self._writers.values():
             writer.close()
+        self._kept.close()
         self._file.close()
 
 

@@ -24,7 +24,7 @@ from sprout_env.records.summary import Summary, summarise
 from sprout_env.search.attempts import Executor, Recipe, ThreadExecutor
 from sprout_env.search.batch import Running
 from sprout_env.search.budget import Budget, Meter, Stop
-from sprout_env.search.collector import Collector
+from sprout_env.search.collector import Collector, release_all
 from sprout_env.search.events import (
     AttemptFinished,
     Event,
@@ -180,6 +180,8 @@ def run(
         raise ConfigError(f"a run needs at least one worker, not {workers}")
     store = open_store(Path(config.store) if config.store else None, kind=config.store_kind)
     journal = Journal(folder, config.model_dump(mode="json")) if folder is not None else None
+    if journal is not None and journal.orphans:
+        release_all(store, journal.orphans - (shared.snapshots if shared is not None else set()))
     log = RunLog(folder) if folder is not None else None
     stop = Stop()
     meter = Meter(budget or Budget(), stop)

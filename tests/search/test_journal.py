@@ -8,8 +8,14 @@ import pytest
 
 from sprout_env.errors import ConfigError, TaskNotFound
 from sprout_env.records import Attempt, Attempts, write_records
+from sprout_env.records.attempt import Boundary
 from sprout_env.search import RunConfig, load_run, run
-from sprout_env.search.events import AttemptFinished, ReviewFinished, TaskFinished
+from sprout_env.search.events import (
+    AttemptFinished,
+    ReviewFinished,
+    SnapshotsKept,
+    TaskFinished,
+)
 from sprout_env.search.journal import Journal, load_folder
 from sprout_env.search.methods import Sprout
 from tests.search.playbook_world import write_task
@@ -133,3 +139,17 @@ def test_attempts_come_back_in_the_order_of_their_plans(tmp_path: Path) -> None:
     ]
     write_records(tmp_path / "attempts.jsonl", reversed(planned))
     assert list(load_folder(tmp_path)) == planned
+
+
+def test_snapshots_kept_for_an_attempt_that_was_never_recorded_are_known(tmp_path: Path) -> None:
+    attempts = done(tmp_path)
+    journal = Journal(tmp_path / "run", told(config()))
+    boundary = Boundary(turn=1, snapshot="family-recorded")
+    recorded = attempts.attempts[0].model_copy(update={"boundaries": (boundary,)})
+    journal.on_event(SnapshotsKept("shop", recorded.id, ("family-recorded",)))
+    journal.on_event(AttemptFinished("shop", recorded))
+    journal.on_event(SnapshotsKept("shop", "shop:root-2", ("family-a", "family-b")))
+    journal.close()  # as a kill leaves it: the second attempt has no record
+    again = Journal(tmp_path / "run", told(config()))
+    assert again.orphans == {"family-a", "family-b"}
+    again.close()
