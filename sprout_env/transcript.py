@@ -7,11 +7,12 @@ as lineage of snapshots and as training record (see ``records``).
 from __future__ import annotations
 
 import difflib
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from sprout_env.errors import ConfigError
@@ -21,6 +22,17 @@ Provenance = Literal["policy", "policy_under_review", "other_model", "scripted"]
 
 SUBMIT = "submit"
 """The command that ends an episode."""
+
+
+_LONE = re.compile("[\ud800-\udfff]")
+
+
+def whole(text: str) -> str:
+    """Return text in which a mark stands for what is no character: no server or shell takes it."""
+    return _LONE.sub("\ufffd", text)
+
+
+Text = Annotated[str, AfterValidator(whole)]
 
 
 def new_node_id() -> str:
@@ -109,9 +121,9 @@ class Turn(Frozen):
 
     kind: Literal["turn"] = "turn"
     id: str = Field(default_factory=new_node_id)
-    message: str = ""
+    message: Text = ""
     """The assistant's text beside the command; may be empty."""
-    command: str
+    command: Text
     """The shell command; ``submit`` ends the episode."""
     provenance: Provenance = "policy"
     trace: TokenTrace | None = None
@@ -129,7 +141,7 @@ class Notice(Frozen):
 
     kind: Literal["notice"] = "notice"
     id: str = Field(default_factory=new_node_id)
-    text: str
+    text: Text
 
 
 Entry = Annotated[Turn | Notice, Field(discriminator="kind")]

@@ -56,6 +56,14 @@ def test_a_path_of_ten_thousand_turns_pickles_and_compares() -> None:
     assert path.at(17).last_turn == path.turns[16]
 
 
+@pytest.mark.parametrize("made", [Turn(command="\ud83d", message="\udcff"), Notice(text="\ud800")])
+def test_half_characters_of_models_and_processes_become_marks(made: Turn | Notice) -> None:
+    """A server, a shell and a file of records take text; half a character is none."""
+    told = made.command + made.message if isinstance(made, Turn) else made.text
+    assert set(told) == {"\ufffd"}
+    assert type(made).model_validate_json(made.model_dump_json()) == made
+
+
 def test_submit_is_recognised_with_spaces_around_it() -> None:
     assert Turn(command=" submit\n").submits
     assert not Turn(command="echo submit").submits

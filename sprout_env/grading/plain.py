@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from sprout_env.transcript import whole
+
 _ANSI = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|[ -/]*[0-~])"
     r"|\x9b[0-?]*[ -/]*[@-~]"
@@ -11,7 +13,6 @@ _ANSI = re.compile(
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 # They turn the direction of what follows: a command would read as another one.
 _TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_LONE = re.compile("[\ud800-\udfff]")
 
 
 def _visible(found: re.Match[str]) -> str:
@@ -23,7 +24,7 @@ def plain(text: str) -> str:
     text = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     text = _CONTROL.sub(_visible, text)
     text = _TURNING.sub(lambda found: f"<U+{ord(found[0]):04X}>", text)
-    return _LONE.sub("\ufffd", text)
+    return whole(text)
 
 
 def shorten(text: str, limit: int) -> str:
