@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from sprout_env.errors import (
     SnapshotError,
     SnapshotInUse,
     SnapshotNotFound,
+    StoreError,
 )
 from sprout_env.sandbox.sandbox import Sandbox, ShellState
 from sprout_env.transcript import Entry, Frozen, Notice, Transcript, Turn
@@ -305,6 +306,12 @@ class SnapshotTree:
         if living:
             raise SnapshotInUse(id, ", ".join(living))
         self._drop(id)
+
+    def release_all(self, ids: Iterable[str]) -> None:
+        """Release snapshots; one that cannot be stays, and the others go all the same."""
+        for id in sorted(ids):
+            with suppress(SnapshotError, StoreError):
+                self.release(id)
 
     def _drop(self, id: str) -> None:
         # The tombstone comes first: a deletion that a crash undoes is done again by rebuild().

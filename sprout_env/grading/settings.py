@@ -11,12 +11,10 @@ from sprout_env.errors import TaskUnsupported
 from sprout_env.sandbox import start
 from sprout_env.sandbox.boot import boot
 from sprout_env.sandbox.network import NetworkConfig
-from sprout_env.sandbox.sandbox import Sandbox, SandboxConfig, ShellState
+from sprout_env.sandbox.sandbox import PATH, Sandbox, SandboxConfig, ShellState
 from sprout_env.tasks.task import Healthcheck, Limits, NetworkPolicy, Task
 from sprout_env.tasks.templates import resolve_env, secrets_of
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Docker's PATH for images that say nothing."""
 ROOT = "0"
 """Root by number: the agent may have renamed accounts."""
 

@@ -16,6 +16,9 @@ from pydantic import Field
 from sprout_env.tasks.task import NetworkPolicy
 from sprout_env.transcript import Frozen
 
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Docker's PATH for images that say nothing."""
+
 
 class SandboxConfig(Frozen):
     """How a sandbox is set up. The defaults are those of an agent's sandbox."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from sprout_env.actors.actor import Actor
 from sprout_env.actors.load import load_actor
 from sprout_env.disks.store import DiskStore
-from sprout_env.errors import SnapshotError, StoreError
 from sprout_env.records.attempt import Attempt, BranchPlan, Usage
 from sprout_env.records.reviews import Attempts, Part, ReviewRecord
 from sprout_env.search.attempts import AttemptJob, Recipe
@@ -286,8 +285,8 @@ class Collector:
         """Bill one question that a method asked by itself."""
         self.running.on_event(ReviewCalled(self.task.name, round, part, attempt, usage))
 
-    def release_snapshots(self, store: DiskStore) -> int:
-        """Release the snapshots of all attempts but shared ones; return how many could not be."""
+    def release_snapshots(self, store: DiskStore) -> None:
+        """Release the snapshots of all attempts but shared ones."""
         shared = self.running.shared.snapshots if self.running.shared is not None else frozenset()
         ids = {
             boundary.snapshot
@@ -295,7 +294,8 @@ class Collector:
             for boundary in attempt.boundaries
             if boundary.snapshot is not None and boundary.snapshot not in shared
         }
-        return release_all(store, ids)
+        with closing(SnapshotTree(store)) as tree:
+            tree.release_all(ids)
 
     def _job(self, key: str, **more: Any) -> AttemptJob:
         id = f"{self.task.name}:{key}"
@@ -343,18 +343,3 @@ class Collector:
             raise CancelledError
         if not self.passed:
             self.running.meter.check()
-
-
-def release_all(store: DiskStore, ids: Iterable[str]) -> int:
-    """Release snapshots; return how many could not be."""
-    failed = 0
-    tree = SnapshotTree(store)
-    try:
-        for id in sorted(ids):
-            try:
-                tree.release(id)
-            except (SnapshotError, StoreError):
-                failed += 1
-    finally:
-        tree.close()
-    return failed

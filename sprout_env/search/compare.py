@@ -190,7 +190,7 @@ def _seed(
                 )
         # A part that is not whole goes on from these snapshots when the folder is gone on with.
         if all(_whole(item) for result in found.values() for item in result.collections):
-            _release(tree, shared)
+            tree.release_all(shared.snapshots)
     return found
 
 
@@ -207,14 +207,6 @@ def _alive(tree: SnapshotTree) -> Callable[[str], bool]:
         return True
 
     return alive
-
-
-def _release(tree: SnapshotTree, shared: SharedRoots) -> None:
-    for id in sorted(shared.snapshots):
-        try:
-            tree.release(id)
-        except (SnapshotError, StoreError):
-            continue
 
 
 def _table(

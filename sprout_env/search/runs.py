@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from sprout_env.records.summary import Summary, summarise
 from sprout_env.search.attempts import Executor, Recipe, ThreadExecutor
 from sprout_env.search.batch import Running
 from sprout_env.search.budget import Budget, Meter, Stop
-from sprout_env.search.collector import Collector, release_all
+from sprout_env.search.collector import Collector
 from sprout_env.search.events import (
     AttemptFinished,
     Event,
@@ -38,6 +38,7 @@ from sprout_env.search.journal import Journal, load_folder
 from sprout_env.search.log import RunLog
 from sprout_env.search.methods import Method, load_method
 from sprout_env.search.shared import SharedRoots
+from sprout_env.snapshots import SnapshotTree
 from sprout_env.tasks.suites import Suite, find_suite
 from sprout_env.transcript import Frozen
 
@@ -181,7 +182,8 @@ def run(
     store = open_store(Path(config.store) if config.store else None, kind=config.store_kind)
     journal = Journal(folder, config.model_dump(mode="json")) if folder is not None else None
     if journal is not None and journal.orphans:
-        release_all(store, journal.orphans - (shared.snapshots if shared is not None else set()))
+        with closing(SnapshotTree(store)) as tree:
+            tree.release_all(journal.orphans - (shared.snapshots if shared is not None else set()))
     log = RunLog(folder) if folder is not None else None
     stop = Stop()
     meter = Meter(budget or Budget(), stop)

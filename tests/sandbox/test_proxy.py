@@ -18,8 +18,8 @@ import pytest
 from sprout_env.errors import ConfigError
 from sprout_env.sandbox import ShellState
 from sprout_env.sandbox.native import proxy
-from sprout_env.sandbox.native.driver import PATH
 from sprout_env.sandbox.native.proxy import AllowList, Outside, Proxy, Refused, proxy_variables
+from sprout_env.sandbox.sandbox import PATH
 from tests.sandbox.conftest import StartSandbox, run
 
 

@@ -26,14 +26,13 @@ from sprout_env.sandbox.memory.files import Files, Trouble
 from sprout_env.sandbox.memory.run import Run
 from sprout_env.sandbox.native.output import Capture
 from sprout_env.sandbox.sandbox import (
+    PATH,
     CommandResult,
     ProcessInfo,
     Sandbox,
     SandboxConfig,
     ShellState,
 )
-
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class MemorySandbox:

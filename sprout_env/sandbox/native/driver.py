@@ -36,6 +36,7 @@ from sprout_env.sandbox.native.shell import parse_state, variables
 from sprout_env.sandbox.native.spawn import PROXY_PORT, Init, readable
 from sprout_env.sandbox.native.users import find_user
 from sprout_env.sandbox.sandbox import (
+    PATH,
     CommandResult,
     ProcessInfo,
     Sandbox,
@@ -43,7 +44,6 @@ from sprout_env.sandbox.sandbox import (
     ShellState,
 )
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HEAD = struct.Struct("=II")
 _ANSWER_S = 10.0
 
