@@ -32,6 +32,7 @@ from sprout_env.cli.progress import Progress
 from sprout_env.cli.runs import acting
 from sprout_env.cli.tables import SIMULATED, SUBSTITUTED, plain_table
 from sprout_env.errors import ConfigError
+from sprout_env.records.outline import counted
 from sprout_env.search.attempts import AttemptLimits
 from sprout_env.search.budget import Budget, Prices
 from sprout_env.search.charts import draw_comparison, draw_scaling
@@ -281,12 +282,16 @@ def ablation_cells(table: Comparison) -> Cells:
     return head, lines
 
 
+def _size(table: Comparison) -> str:
+    return f"{counted(table.tasks, 'task')}, seeds {', '.join(map(str, table.seeds))}"
+
+
 def tables(table: Comparison, *, ablate: bool) -> list[Table]:
     """Return the tables for the terminal."""
     notes = [SIMULATED] if table.simulated else []
     if table.substituted:
         notes.append(SUBSTITUTED)
-    title = f"{table.suite}: {table.tasks} tasks, seeds {', '.join(map(str, table.seeds))}"
+    title = f"{table.suite}: {_size(table)}"
     title += f" ({'; '.join(notes)})" if notes else ""
     parts = [(title, rate_cells(table)), ("Cost", cost_cells(table))]
     if ablate:
@@ -356,7 +361,7 @@ def markdown(table: Comparison) -> str:
     parts = [
         f"# {table.suite}: {len(table.rows)} methods",
         "",
-        f"{table.tasks} tasks, seeds {', '.join(map(str, table.seeds))}, {table.actor}{note}.",
+        f"{_size(table)}, {table.actor}{note}.",
         "",
         *block(*rate_cells(table)),
         "",

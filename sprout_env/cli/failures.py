@@ -31,6 +31,10 @@ PLACES = (errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR, 
 """What the system says of a path that somebody gave."""
 SCARCE = (errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """What it says of itself: an output that takes no more, a limit of this process."""
+REMEDIES = {
+    errno.EMFILE: "; allow more, `ulimit -n 65536`, or work on less at a time, `--jobs 1`",
+    errno.ENFILE: "; allow more, `sysctl fs.file-max`",
+}
 BUG = 70
 INTERRUPTED = 130
 
@@ -77,7 +81,8 @@ def run(arguments: list[str]) -> NoReturn:
         if isinstance(error, OSError) and (
             error.errno in SCARCE or (error.errno in PLACES and error.filename is not None)
         ):
-            fail(f"{error.filename or 'this process'}: {error.strerror}", 2)
+            said = f"{error.filename or 'this process'}: {error.strerror}"
+            fail(said + REMEDIES.get(error.errno or 0, ""), 2)
         name = type(error).__name__
         fail(f"{name}: {error} (a bug? the same with --debug shows where)", BUG)
     raise SystemExit(0)

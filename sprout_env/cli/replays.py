@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sprout_env.cli.console import out
+from sprout_env.records.outline import counted
 from sprout_env.search.replays import differences, replay_run
 from sprout_env.search.runs import load_run
 
@@ -26,8 +27,9 @@ def replay(
     attempts = sum(len(item.attempts) for item in again.collections)
     for line in found:
         out().print(line, soft_wrap=True)
+    played = f"{counted(len(again.collections), 'task')}, {counted(attempts, 'attempt')}"
     how = "commands run again" if sandboxes else "from the records alone"
-    said = f"{len(found)} differences" if found else "the same, but for what clocks told"
-    out().print(f"{len(again.collections)} tasks, {attempts} attempts, {how}: {said}")
+    said = counted(len(found), "difference") if found else "the same, but for what clocks told"
+    out().print(f"{played}, {how}: {said}")
     if found:
         raise typer.Exit(1)

@@ -16,6 +16,7 @@ from sprout_env.cli.console import AsJson, StorePath, out, print_json, size
 from sprout_env.disks import open_store
 from sprout_env.disks.contents import read_regular, text_diff
 from sprout_env.disks.store import FrozenDiskId, PathChange
+from sprout_env.records.outline import counted
 from sprout_env.snapshots import SnapshotTree
 
 app = typer.Typer(help="The snapshots of a store.", no_args_is_help=True)
@@ -76,7 +77,7 @@ def release(
 def rebuild(store: StorePath = None) -> None:
     """Make the catalogue anew from the disks."""
     with opened(store) as tree:
-        out().print(f"{tree.rebuild()} snapshots found")
+        out().print(f"{counted(tree.rebuild(), 'snapshot')} found")
 
 
 def diff(

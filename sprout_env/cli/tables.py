@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sprout_env.cli.console import number, seconds
-from sprout_env.records.outline import headline
+from sprout_env.records.outline import counted, headline
 from sprout_env.records.reviews import Attempts
 from sprout_env.records.summary import PARTS, PartCost, Ratio, Summary
 
@@ -68,7 +68,7 @@ def costs(summary: Summary) -> Table:
         usage = cost.usage
         table.add_row(
             name,
-            f"{cost.attempts} reviews" if name == "review" else str(cost.attempts),
+            counted(cost.attempts, "review") if name == "review" else str(cost.attempts),
             str(cost.turns) if name != "review" else "",
             str(usage.calls),
             about + number(usage.prompt_tokens),
@@ -130,11 +130,11 @@ def remarks(summary: Summary) -> list[str]:
         )
     if summary.substituted:
         found.append(
-            f"environment: substituted in {summary.substituted} of {summary.tasks} tasks: aliases "
-            "supplied their images or sources"
+            f"environment: substituted in {summary.substituted} of "
+            f"{counted(summary.tasks, 'task')}: aliases supplied their images or sources"
         )
     if summary.cut_short:
-        found.append(f"{summary.cut_short} tasks were cut short by a budget")
+        found.append(f"cut short by a budget: {counted(summary.cut_short, 'task')}")
     return found
 
 

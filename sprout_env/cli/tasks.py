@@ -31,6 +31,7 @@ from sprout_env.errors import ConfigError, TaskBroken, TaskNotFound
 from sprout_env.grading.gate import GateStep, TaskGate
 from sprout_env.grading.gate import gate as run_gate
 from sprout_env.grading.verdict import Verdict
+from sprout_env.records.outline import counted
 from sprout_env.tasks.lint import lint as check
 from sprout_env.tasks.lint import networks
 from sprout_env.tasks.repositories import fetch, local_copy, parse_address
@@ -75,7 +76,8 @@ def list_tasks(
             }
         )
         return
-    table = Table(title=f"{found.name}: {len(tasks)} tasks", title_justify="left", box=None)
+    title = f"{found.name}: {counted(len(tasks), 'task')}"
+    table = Table(title=title, title_justify="left", box=None)
     table.add_column("task", style="bold", no_wrap=True)
     table.add_column("what")
     for task in tasks:
@@ -92,14 +94,18 @@ def _summary(task: Task) -> str:
 
 @app.command()
 def show(
-    task: Annotated[str, typer.Argument(help="A task's slug.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="[SUITE] TASK", help="A task's slug, after its suite's.")
+    ],
     suite: Annotated[str, typer.Option(help="Its suite.")] = "seedbed",
     path: TasksPath = None,
     dataset: Dataset = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a task as the agent sees it, with its limits."""
-    found = find_suite(suite, path, dataset).task(task)
+    if len(names) > 2:
+        raise ConfigError(f"one task, after its suite's name if need be; not {' '.join(names)}")
+    found = find_suite([suite, *names][-2], path, dataset).task(names[-1])
     if as_json:
         print_json(found)
         return
@@ -183,7 +189,7 @@ def pull(
         with err().status("fetching"):
             folder, pinned = local_copy(address, again=True, root=to)
         found = find_suite("harbor", folder)
-        out().print(f"{len(found)} tasks in {found.root}", soft_wrap=True)
+        out().print(f"{counted(len(found), 'task')} in {found.root}", soft_wrap=True)
         out().print(f"--path '{pinned}' names this commit", soft_wrap=True)
         return
     if suite == "seedbed":
@@ -213,7 +219,7 @@ def pull(
     except TaskNotFound:
         shutil.rmtree(target, ignore_errors=True)
         raise
-    out().print(f"{len(found)} tasks in {found.root}", soft_wrap=True)
+    out().print(f"{counted(len(found), 'task')} in {found.root}", soft_wrap=True)
     if to is not None and str(to) not in told:
         out().print(f"so that they are found: export SPROUT_TASKS={to}", soft_wrap=True)
 
@@ -289,7 +295,7 @@ def gate(
             for reason in one.reasons:
                 out().print(f"{one.task}: {reason}", soft_wrap=True)
         passed = sum(one.passed for one in report.tasks)
-        out().print(f"{passed} of {len(report.tasks)} tasks may be used")
+        out().print(f"{passed} of {counted(len(report.tasks), 'task')} may be used")
     if not report.passed:
         raise typer.Exit(1)
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from sprout_env.records.attempt import Attempt
 from sprout_env.records.lanes import SIGNS, Look, lanes, look
-from sprout_env.records.outline import headline, labels, ordered, own_turns
+from sprout_env.records.outline import counted, headline, labels, ordered, own_turns
 
 COLOURS: dict[Look, str] = {
     "passed": "green",
@@ -99,7 +99,7 @@ def explain(attempts: Sequence[Attempt], *, full: bool = False) -> Table:
         sign, colour = mark(attempt)
         text = Text.assemble((f"{sign} ", colour))
         if attempt.plan is None:
-            text.append(f"{own_turns(attempt)} turns")
+            text.append(counted(own_turns(attempt), "turn"))
         else:
             parent = names.get(attempt.plan.attempt, attempt.plan.attempt)
             text.append(f"from {parent} after turn {attempt.plan.boundary}: ", "bold")

@@ -119,9 +119,10 @@ def _roots(count: int) -> str:
     return "the root" if count == 1 else f"all {count} roots"
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """Return ``1 task``, ``2 tasks``, ``0 branches``."""
     plural = "es" if what.endswith("ch") else "s"
-    return f"{number} {what}{'' if number == 1 else plural}" if number else ""
+    return f"{number} {what}{'' if number == 1 else plural}"
 
 
 def headline(attempts: Sequence[Attempt]) -> str:
@@ -130,9 +131,9 @@ def headline(attempts: Sequence[Attempt]) -> str:
     branches = [a for a in attempts if a.kind == "branch"]
     passed = sum(a.passed for a in roots)
     if passed:
-        return f"solved by {passed} of {len(roots)} roots"
+        return f"solved by {passed} of {counted(len(roots), 'root')}"
     first = next((a for a in branches if a.passed), None)
     if first is not None:
         return f"rescued in review round {first.round}: {_roots(len(roots))} had failed"
-    counts = _count(len(roots), "root"), _count(len(branches), "branch")
-    return f"not solved: {' and '.join(filter(None, counts))} failed"
+    counts = [(len(roots), "root"), (len(branches), "branch")]
+    return f"not solved: {' and '.join(counted(*each) for each in counts if each[0])} failed"

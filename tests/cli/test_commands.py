@@ -215,9 +215,7 @@ def test_tasks_are_pulled_from_a_repository_and_pinned(
     found = sprout.json("tasks", "list", "harbor", "--path", pinned)
     (task,) = found["tasks"]
     assert task["metadata"]["source"]["commit"] == commit
-    assert "agent none, verifier none" in sprout(
-        "tasks", "show", "mine", "--suite", "harbor", "--path", url
-    )
+    assert "agent none, verifier none" in sprout("tasks", "show", "harbor", "mine", "--path", url)
     (report,) = sprout.json("tasks", "lint", tmp_path / "kept" / f"published@{commit[:12]}/sets")
     assert (report["ok"], report["network"]) == (True, "agent none, verifier none")
     with pytest.raises(TaskNotFound, match="bring a clone from elsewhere"):

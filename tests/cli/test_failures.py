@@ -163,4 +163,7 @@ def test_too_few_descriptors_are_the_machine_s(
     with pytest.raises(SystemExit) as ended:
         failures.run(["run", "seedbed", "--actor", "simulated:skill=1"])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "error: this process: Too many open files\n"
+    assert capsys.readouterr().err == (
+        "error: this process: Too many open files; allow more, `ulimit -n 65536`, or work on less "
+        "at a time, `--jobs 1`\n"
+    )
