@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,6 +49,7 @@ class SproutEnv(gym.Env[Observation, "str | Turn"]):
         self.action_space = action_space()
         self._episodes = Episodes(self.config)
         self._episode: Episode | None = None
+        self._closing = threading.RLock()
 
     # -- Gymnasium ------------------------------------------------------------------------
 
@@ -145,8 +147,10 @@ class SproutEnv(gym.Env[Observation, "str | Turn"]):
 
     def close(self) -> None:
         """End the episode and give everything back. Idempotent, also before reset."""
-        self._end_episode()
-        self._episodes.close()
+        # Whoever comes second waits: the store is closed after the episode has released its own.
+        with self._closing:
+            self._end_episode()
+            self._episodes.close()
 
     # -- what an episode is made of -------------------------------------------------------
 

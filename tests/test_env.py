@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -319,6 +320,29 @@ def test_boundaries_nobody_asked_for_go_with_the_episode(env: gym.Env[Any, Any])
             core.tree.get(str(id))
     assert core.tree.get(kept).turn == 3
     sprout_env.release(kept, store=core.config.store)
+
+
+def test_two_threads_that_close_an_env_leave_no_boundary(kwargs: dict[str, Any]) -> None:
+    """As Ctrl-C does: the run closes it, and so does whoever uses it."""
+    watching = SproutEnv(**kwargs)
+    before = [each.id for each in watching.tree.list()]
+    for _ in range(6):
+        env = SproutEnv(**kwargs)
+        env.reset()
+        env.begin_snapshot()
+        both = threading.Barrier(2, timeout=10)
+
+        def close(env: SproutEnv = env, both: threading.Barrier = both) -> None:
+            both.wait()
+            env.close()
+
+        closers = [threading.Thread(target=close) for _ in range(2)]
+        for each in closers:
+            each.start()
+        for each in closers:
+            each.join()
+    assert [each.id for each in watching.tree.list()] == before
+    watching.close()
 
 
 def test_any_snapshot_is_graded_without_touching_the_episode(env: gym.Env[Any, Any]) -> None:
