@@ -61,9 +61,10 @@ def trace_of(response: Any) -> TokenTrace:
         estimates = [_entropy(item.top_logprobs) for item in listed]
         if all(value is not None for value in estimates):
             entropies = tuple(value for value in estimates if value is not None)
-        if not token_ids:
-            ids = [_extra(item, "id") for item in listed]
-            token_ids = _ids(ids)
+        # Those that end in the middle of a character, or in a stop word, are not listed: not all
+        # that was sampled is as good as nothing.
+        if not token_ids and (usage is None or usage.completion_tokens == len(listed)):
+            token_ids = _ids([_extra(item, "id") for item in listed])
     if token_ids and logprobs and len(token_ids) != len(logprobs):
         logprobs = ()
     return TokenTrace(

@@ -185,12 +185,15 @@ def test_logprobs_entropies_and_token_ids_are_captured_as_vllm_gives_them() -> N
 
 def test_token_ids_beside_logprobs_are_captured_as_llama_cpp_gives_them() -> None:
     listed = [{"token": "a", "id": 5, "logprob": -0.1, "bytes": None, "top_logprobs": []}]
-    with serve(lambda body, n: ok(completion("x", command="ls", logprobs=listed))) as server:
-        made = actor(server.url)
-        trace = made.act(START).trace
-        made.close()
-    assert trace is not None
-    assert (trace.token_ids, trace.logprobs, trace.entropies) == ((5,), (-0.1,), ())
+    # Three tokens are billed: of one the server lists nothing, as where it ends in mid-character.
+    for count, ids in ((3, (5, 5, 5)), (2, ())):
+        said = completion("x", command="ls", logprobs=listed * count)
+        with serve(lambda body, n, said=said: ok(said)) as server:
+            made = actor(server.url)
+            trace = made.act(START).trace
+            made.close()
+        assert trace is not None
+        assert (trace.token_ids, trace.logprobs, trace.entropies) == (ids, (-0.1,) * count, ())
 
 
 def test_what_a_server_refuses_is_left_out_from_then_on() -> None:
