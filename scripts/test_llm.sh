@@ -34,4 +34,4 @@ SCRATCH=$(mktemp -d "${TMPDIR:-/tmp}/sprout-llm.XXXXXX")
 trap 'finish; rm -rf --one-file-system "$SCRATCH"' EXIT
 # shellcheck disable=SC2086 — PYTEST_ARGS is a list of words
 "$PYTHON" -m pytest -q -m llm --durations=3 --basetemp="$SCRATCH/tests" ${PYTEST_ARGS:-} \
-    tests/actors/test_real_model.py
+    tests/actors/test_real_model.py tests/integrations/test_capture_llama.py

@@ -65,7 +65,7 @@ class Frozen(BaseModel):
     def _wrong(cls, error: ErrorDetails) -> str:
         where = ".".join(map(str, error["loc"]))
         if error["type"] != "extra_forbidden" or len(error["loc"]) > 1:
-            return f"{where}: {error['msg']}"
+            return f"{where}: {error['msg'].removeprefix('Value error, ')}"
         fields = [name for name in cls.model_fields if name != "kind"]
         near = difflib.get_close_matches(where, fields, n=1)
         return f"no {where} here; " + (

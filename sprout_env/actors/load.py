@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from sprout_env.actors.actor import Actor
+from sprout_env.actors.agent import AgentActor
 from sprout_env.actors.chat import ChatActor
 from sprout_env.actors.replay import ReplayActor
 from sprout_env.actors.simulated import SimulatedActor
 from sprout_env.errors import ConfigError
 
-_KINDS: dict[str, type[SimulatedActor] | type[ChatActor] | type[ReplayActor]] = {
+_KINDS: dict[str, type[SimulatedActor | ChatActor | ReplayActor | AgentActor]] = {
+    "agent": AgentActor,
     "simulated": SimulatedActor,
     "openai": ChatActor,
     "replay": ReplayActor,

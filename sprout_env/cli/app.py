@@ -7,7 +7,18 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from sprout_env.cli import compare, doctor, habits, images, runs, snapshots, sources, stores, tasks
+from sprout_env.cli import (
+    capture,
+    compare,
+    doctor,
+    habits,
+    images,
+    runs,
+    snapshots,
+    sources,
+    stores,
+    tasks,
+)
 from sprout_env.cli import view as pages
 from sprout_env.cli.console import out
 from sprout_env.cli.failures import Stopped
@@ -26,7 +37,8 @@ class Commands(TyperGroup):
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
         """Take the settings' file as the flags' defaults."""
         # `sprout config` says itself what is wrong with the file; help needs none of it.
-        if args and not {"-h", "--help", "--version", "config"} & set(args):
+        own = args[: args.index("--")] if "--" in args else args
+        if own and not {"-h", "--help", "--version", "config"} & set(own):
             extra.setdefault("default_map", defaults(self))
         return super().make_context(info_name, args, parent, **extra)
 
@@ -81,6 +93,7 @@ app.add_typer(tasks.app, name="tasks")
 app.command()(tasks.gate)
 app.command()(runs.run)
 app.command()(compare.compare)
+app.command()(capture.capture)
 app.command()(runs.show)
 app.command()(pages.view)
 runs.app.command("replay")(replay)

@@ -46,6 +46,19 @@ from sprout_env.tasks.suites import SEEDBED, Suite, find_suite
 app = typer.Typer(help="Recorded runs.", no_args_is_help=True)
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
+Tasks = Annotated[list[str] | None, typer.Option("--task", help="Only this task; repeat for more.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Attempts at a time.")]
+OutDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="Folder of the run; the same one goes on with it. \\[default: runs/...]"
+    ),
+]
+MaxTurns = Annotated[int | None, typer.Option(min=1, help="Most turns of an attempt.")]
+KeepSnapshots = Annotated[
+    bool, typer.Option("--keep-snapshots", help="Leave them in the store, for shell and diff.")
+]
+Dataset = Annotated[str | None, typer.Option(help="The data set's own version.")]
 
 
 def run(
@@ -64,25 +77,18 @@ def run(
     roots: Annotated[int | None, typer.Option(min=1, help="Attempts from the start.")] = None,
     rounds: Annotated[int | None, typer.Option(min=0, help="Most review rounds.")] = None,
     branches: Annotated[int | None, typer.Option(min=1, help="Most branches of a round.")] = None,
-    task: Annotated[list[str] | None, typer.Option(help="Only this task; repeat for more.")] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Attempts at a time.")] = 4,
+    task: Tasks = None,
+    jobs: Jobs = 4,
     seed: Annotated[int, typer.Option(help="All draws follow from it.")] = 0,
-    out_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", help="Folder of the run; the same one goes on with it. \\[default: runs/...]"
-        ),
-    ] = None,
-    max_turns: Annotated[int | None, typer.Option(min=1, help="Most turns of an attempt.")] = None,
+    out_dir: OutDir = None,
+    max_turns: MaxTurns = None,
     max_calls: Annotated[int | None, typer.Option(min=1, help="Budget of model calls.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Budget of tokens.")] = None,
     max_seconds: Annotated[float | None, typer.Option(help="Budget of wall seconds.")] = None,
-    keep_snapshots: Annotated[
-        bool, typer.Option("--keep-snapshots", help="Leave them in the store, for shell and diff.")
-    ] = False,
+    keep_snapshots: KeepSnapshots = False,
     network: Network = "task",
     path: TasksPath = None,
-    dataset: Annotated[str | None, typer.Option(help="The data set's own version.")] = None,
+    dataset: Dataset = None,
     store: StorePath = None,
     as_json: AsJson = False,
 ) -> None:
@@ -91,7 +97,7 @@ def run(
     methods = _methods(method or ["sprout"], roots=roots, rounds=rounds, branches=branches)
     found = find_suite(suite, path, dataset)
     slugs = tuple(task or found.slugs())
-    _warn_of_ungated(found, slugs, store)
+    warn_of_ungated(found, slugs, store)
     budget = Budget.make(calls=max_calls, tokens=max_tokens, seconds=max_seconds)
     folder = out_dir or Path("runs") / time.strftime(f"%Y%m%d-%H%M%S-{suite}")
     results: list[RunResult] = []
@@ -132,7 +138,7 @@ def run(
         raise typer.Exit(CODES[BudgetExhausted])
 
 
-def _warn_of_ungated(suite: Suite, slugs: Sequence[str], store: Path | None) -> None:
+def warn_of_ungated(suite: Suite, slugs: Sequence[str], store: Path | None) -> None:
     """Say which tasks nobody has proven here; the bundled ones are proven in their tests."""
     if suite.root == SEEDBED:
         return

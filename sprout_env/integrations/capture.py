@@ -23,10 +23,8 @@ from typing import Any
 
 from sprout_env.env import SproutEnv
 from sprout_env.errors import ConfigError, SproutError
-from sprout_env.integrations.capture_session import Refused, Session, Upstream
-
-ASKED = {"logprobs": True, "return_token_ids": True}
-"""Asked of the model server beside what the agent asks: log-probabilities, and ids (vLLM's)."""
+from sprout_env.integrations.capture_session import Refused, Session, Watch
+from sprout_env.integrations.capture_upstream import ASKED, Upstream
 
 
 class Capture:
@@ -93,9 +91,11 @@ class Capture:
         Raises:
             OSError: It cannot be reached.
         """
-        return self._upstream.ask("/models", None, headers)[1]
+        return self._upstream.models(headers)[1]
 
-    def session(self, *, task: str | None = None, snapshot: str | None = None) -> Session:
+    def session(
+        self, *, task: str | None = None, snapshot: str | None = None, watch: Watch | None = None
+    ) -> Session:
         """Begin a session: a task's start, or a snapshot's disk (the agent begins anew on it).
 
         Raises:
@@ -114,6 +114,7 @@ class Capture:
                 env,
                 {key: name for key, name in named.items() if name},
                 lambda ended: self._sessions.pop(ended.key, None),
+                watch or Watch(),
             )
         except BaseException:
             env.close()

@@ -14,8 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,9 +24,11 @@ from sprout_env.actors.tracing import text_and_calls, trace_of
 from sprout_env.env import SproutEnv
 from sprout_env.errors import SproutError
 from sprout_env.grading.verdict import Verdict
+from sprout_env.integrations.capture_upstream import Upstream
 from sprout_env.records.attempt import Attempt, AttemptStatus, Usage
+from sprout_env.records.tokens import drifts
 from sprout_env.search.review import usage_of
-from sprout_env.transcript import Turn
+from sprout_env.transcript import Entry, Turn
 
 NOTHING = ":"
 """The command of an answer after which the agent ran none."""
@@ -68,43 +68,21 @@ class Refused(Exception):
         super().__init__(why)
 
 
-class Upstream:
-    """The model server, and which session it has answered with which tool calls.
+class Watch:
+    """Told what a session does, from the threads that do it."""
 
-    Args:
-        address: With its ``/v1``.
-        asked: Parameters added to each request.
-        timeout_s: Wall time of one request, in seconds.
-    """
+    def took(self, number: int, turn: Turn, usage: Usage) -> None:
+        """Take notice of a turn, with its result, and of what its answer cost."""
 
-    def __init__(self, address: str, asked: Mapping[str, Any], timeout_s: float) -> None:
-        self.asked = dict(asked)
-        self.owners: dict[str, str] = {}
-        """Ids of tool calls to keys of sessions that live."""
-        self._address, self._timeout_s = address.rstrip("/"), timeout_s
+    def keeps(self, snapshots: tuple[str, ...]) -> None:
+        """Take notice of boundaries that are about to outlive this process."""
 
-    def ask(self, path: str, body: Any, headers: Mapping[str, str]) -> tuple[int, Any]:
-        """Return status and answer.
+    def ending(self, usage: Usage) -> AttemptStatus | None:
+        """Say whether to end the agent now; asked several times a second while it runs.
 
         Raises:
-            OSError: It cannot be reached.
+            CancelledError: Yes, and nobody wants to know what came of it.
         """
-        request = urllib.request.Request(
-            self._address + path, None if body is None else json.dumps(body).encode()
-        )
-        request.add_header("Content-Type", "application/json")
-        if headers.get("Authorization"):
-            request.add_header("Authorization", headers["Authorization"])
-        try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            return error.code, {"error": {"message": error.read().decode(errors="replace")}}
-
-    def forget(self, key: str) -> None:
-        """Forget what a session was answered."""
-        for id in [id for id, owner in list(self.owners.items()) if owner == key]:
-            self.owners.pop(id, None)
 
 
 class Session:
@@ -118,18 +96,20 @@ class Session:
         env: SproutEnv,
         options: dict[str, Any],
         on_end: Callable[[Session], object],
+        watch: Watch,
     ) -> None:
         self.key = secrets.token_hex(16)
         self.address = f"{address}/{self.key}"
         self.calls = 0
         """Requests for an answer so far."""
-        self.drifts = 0
-        """Answers whose prompt did not begin with all ids before: the agent changed its history."""
-        self._upstream, self._env, self._on_end = upstream, env, on_end
+        self.env = env
+        """Its sandbox: closing it ends a command under way."""
+        self._upstream, self._on_end, self._watch = upstream, on_end, watch
         self._lock, self._counting = threading.Lock(), threading.Lock()
         self._answer: Turn | None = None
-        self._ids: tuple[int, ...] = ()
-        self._usage, self._trouble, self._error = Usage(), "", ""
+        self._entries: tuple[Entry, ...] = ()
+        self._usage, self._unbilled = Usage(), Usage()
+        self._trouble, self._error, self._refused = "", "", ""
         self._verdict: Verdict | None = None
         self._status: AttemptStatus = "submitted"
         self._busy, self._over, self._ended = 0, False, False
@@ -142,13 +122,18 @@ class Session:
         docker.chmod(0o755)
         self.cwd: str = env.reset(options=options)[0]["cwd"]
         """The task's directory, in the sandbox."""
-        self._instruction = env.transcript.instruction
+        self._instruction, self._task = env.transcript.instruction, env.task.name
         env.begin_snapshot()
 
     @property
     def instruction(self) -> str:
         """What is to be done."""
         return self._instruction
+
+    @property
+    def drifts(self) -> int:
+        """Answers whose prompt did not begin with all ids before: the agent changed its history."""
+        return drifts((*self._entries, *filter(None, [self._answer])))
 
     @property
     def environ(self) -> dict[str, str]:
@@ -164,6 +149,8 @@ class Session:
     def run(self, argv: Sequence[str], *, timeout_s: float, **popen: Any) -> Attempt:
         """Run an agent to its end and return its attempt, judged.
 
+        One that ends before the model has answered anything has no verdict: it is set up wrongly.
+
         Args:
             argv: The agent's command.
             timeout_s: Wall time after which it and all that it started is killed, in seconds.
@@ -174,20 +161,35 @@ class Session:
             agent = subprocess.Popen(argv, start_new_session=True, **popen)
             try:
                 with self.serving():
-                    agent.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                self._status = "out_of_time"
+                    ending = self._wait(agent, time.monotonic() + timeout_s)
             finally:
                 # Also what it left behind; the group outlives its leader.
                 with suppress(ProcessLookupError):
                     os.killpg(agent.pid, signal.SIGKILL)
                 agent.wait()
-            if agent.returncode:
+            if ending:
+                self._status = ending
+            elif agent.returncode:
                 self._error = f"the agent ended with {agent.returncode}"
+            if not ending and not self._usage.calls and not self._trouble:
+                said = f"; the model's server: {self._refused}" if self._refused else ""
+                self._trouble = f"the agent ended with {agent.returncode} before it had an answer"
+                self._trouble += said
         except BaseException:
             self.close()
             raise
         return self.finish()
+
+    def _wait(self, agent: subprocess.Popen[bytes], until: float) -> AttemptStatus | None:
+        """Wait for an agent; return why it is to be ended, if it has not ended by itself."""
+        while agent.poll() is None:
+            if ending := self._watch.ending(self._usage):
+                return ending
+            if time.monotonic() >= until:
+                return "out_of_time"
+            with suppress(subprocess.TimeoutExpired):
+                agent.wait(0.1)
+        return None
 
     def finish(self) -> Attempt:
         """End the session: judge the disk as it stands and return the record.
@@ -199,8 +201,10 @@ class Session:
             if not self._ended:
                 self._flush()
                 if not self._trouble:
-                    self._verdict = self._verdict or self._env.finish()
-                    self._env.keep_boundaries()
+                    self._verdict = self._verdict or self.env.finish()
+                    kept = (boundary.snapshot for boundary in self.env.boundaries)
+                    self._watch.keeps(tuple(id for id in kept if id is not None))
+                    self.env.keep_boundaries()
                 self._put_away()
             return self._attempt
 
@@ -215,14 +219,13 @@ class Session:
         self._ended = True
         judged = self._verdict if not self._trouble else None
         try:
-            env = self._env
             self._attempt = Attempt(
                 id=uuid.uuid4().hex,
-                task=env.task.name,
-                suite=env.config.suite,
+                task=self._task,
+                suite=self.env.config.suite,
                 instruction=self._instruction,
-                entries=env.transcript.entries,
-                boundaries=env.boundaries if judged is not None else (),
+                entries=self._entries,
+                boundaries=self.env.boundaries if judged is not None else (),
                 status="infra_error" if judged is None else self._status,
                 error=self._trouble or self._error,
                 verdict=judged,
@@ -230,7 +233,7 @@ class Session:
                 seconds=time.monotonic() - self._begun,
             )
         finally:
-            self._env.close()
+            self.env.close()
             self._upstream.forget(self.key)
             self._on_end(self)
 
@@ -249,17 +252,17 @@ class Session:
             self._flush()
             self.calls += 1
             number = self.calls
-        asked, begun = {**body, **self._upstream.asked, "stream": False}, time.monotonic()
-        asked.pop("stream_options", None)
+        begun = time.monotonic()
         try:
-            status, said = self._upstream.ask("/chat/completions", asked, headers)
+            status, said = self._upstream.chat(body, headers)
         except OSError as error:
             self._trouble = f"the model's server: {error}"
             raise Refused(502, self._trouble) from error
         if status != 200:
+            self._refused = json.dumps(said)
             if status >= 500:
                 self._trouble = f"the model's server answered {status}"
-            raise Refused(status, json.dumps(said))
+            raise Refused(status, self._refused)
         with self._using():
             if number != self.calls or gone():
                 raise Refused(409, "the answer came too late: nobody waits for it")
@@ -275,9 +278,8 @@ class Session:
         for choice in said["choices"]:
             for call in choice["message"].get("tool_calls") or ():
                 self._upstream.owners[str(call["id"])] = self.key
-        self.drifts += trace.prompt_ids[: len(self._ids)] != self._ids
-        self._ids = trace.prompt_ids + trace.token_ids
-        self._usage += usage_of(trace, seconds)
+        self._unbilled = usage_of(trace, seconds)
+        self._usage += self._unbilled
         self._answer = Turn(message=text, command=NOTHING, trace=trace)
 
     def execute(self, words: list[str], cwd: str, variables: dict[str, str]) -> dict[str, Any]:
@@ -311,17 +313,20 @@ class Session:
 
     def _step(self, turn: Turn) -> dict[str, Any]:
         try:
-            obs, _, terminated, truncated, info = self._env.step(turn)
+            obs, _, terminated, truncated, info = self.env.step(turn)
+            path = self.env.transcript
         except SproutError as error:
             # No failure of the agent: nothing that follows is judged.
             self._trouble, self._over = str(error), True
             raise Refused(500, self._trouble) from error
+        self._entries, bill, self._unbilled = path.entries, self._unbilled, Usage()
+        self._watch.took(path.turn, path.turns[-1], bill)
         if terminated or truncated:
             self._verdict, self._over = Verdict.model_validate(info["verdict"]), True
             in_time = str(info.get("limit", "")).startswith("max_turns")
             self._status = "out_of_turns" if in_time else "out_of_time"
         else:
-            self._env.begin_snapshot()
+            self.env.begin_snapshot()
         return dict(obs)
 
     @contextmanager

@@ -7,7 +7,7 @@ branches of one boundary share nodes for as long as they share ids and turns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -15,7 +15,7 @@ from pydantic import Field
 from sprout_env.errors import TokensDiverge
 from sprout_env.records.attempt import Attempt
 from sprout_env.records.tree import Leaf, RolloutTree, path_to, tree_of
-from sprout_env.transcript import Frozen, Provenance, Turn
+from sprout_env.transcript import Entry, Frozen, Provenance, Turn
 
 NodeKind = Literal["prompt", "observation", "injected", "action"]
 
@@ -102,6 +102,17 @@ def token_tree(attempts: Sequence[Attempt], *, group: str = "", tokenizer: str =
         nodes=tuple(nodes.values()),
         leaves=tuple(leaves),
     )
+
+
+def drifts(entries: Iterable[Entry]) -> int:
+    """Return how many answers had a prompt that does not begin with all ids before it."""
+    found = 0
+    seen: tuple[int, ...] = ()
+    for entry in entries:
+        if isinstance(entry, Turn) and entry.trace is not None and entry.trace.prompt_ids:
+            found += entry.trace.prompt_ids[: len(seen)] != seen
+            seen = entry.trace.prompt_ids + entry.trace.token_ids
+    return found
 
 
 def _nodes(tree: RolloutTree, attempt: str) -> Iterator[TokenNode]:

@@ -48,7 +48,7 @@ from sprout_env.search.review import usage_of
 from sprout_env.tasks.task import NetworkPolicy
 from sprout_env.transcript import Frozen, Turn
 
-_ENDS_MORE = (ConfigError, TaskError, ImageError, StoreUnavailable, ImportError)
+ENDS_MORE = (ConfigError, TaskError, ImageError, StoreUnavailable, ImportError)
 """What one attempt meets and all the others would, too."""
 _LOG = logging.getLogger(__name__)
 
@@ -203,7 +203,7 @@ def _run_once(
         except Exception as error:
             if stop.reason == "cancelled":
                 raise CancelledError from error
-            if isinstance(error, _ENDS_MORE) or _cannot_act(error, job, tried):
+            if isinstance(error, ENDS_MORE) or _cannot_act(error, job, tried):
                 raise
             if not isinstance(error, SproutError):
                 _LOG.exception("attempt %s", job.id)
@@ -269,9 +269,9 @@ def _drive(
     )
     starting = plan.starting_turn if plan is not None else None
     while True:
-        ending = _ending(job, tried, stop)
-        if ending is not None:
-            _end_early(env, tried, ending)
+        over = ending(job, tried.usage, tried.begun, stop)
+        if over is not None:
+            _end_early(env, tried, over)
             return
         usage = Usage()
         if starting is not None:
@@ -295,8 +295,8 @@ def _drive(
         )
         if terminated or truncated:
             in_time = terminated or str(info.get("limit", "")).startswith("max_turns")
-            over: AttemptStatus = "out_of_turns" if in_time else "out_of_time"
-            tried.status = "submitted" if terminated else over
+            limit: AttemptStatus = "out_of_turns" if in_time else "out_of_time"
+            tried.status = "submitted" if terminated else limit
             tried.verdict = Verdict.model_validate(info["verdict"])
             return
         if job.watch is not None and env.transcript.turn % job.watch == 0:
@@ -307,15 +307,26 @@ def _drive(
         env.begin_snapshot()
 
 
-def _ending(job: AttemptJob, tried: _Try, stop: Stop) -> AttemptStatus | None:
+def ending(job: AttemptJob, usage: Usage, begun: float, stop: Stop) -> AttemptStatus | None:
+    """Return how an attempt ends now, if it does, by its limits or by its run's signal.
+
+    Args:
+        job: The attempt.
+        usage: What its calls have cost.
+        begun: When, by the monotonic clock.
+        stop: The signal.
+
+    Raises:
+        CancelledError: The run was cancelled.
+    """
     reason, limits = stop.reason, job.limits
     if reason == "cancelled":
         raise CancelledError
     if reason:
         return "stopped" if reason == "passed" else "out_of_budget"
-    if limits.max_tokens is not None and tried.usage.tokens >= limits.max_tokens:
+    if limits.max_tokens is not None and usage.tokens >= limits.max_tokens:
         return "out_of_tokens"
-    if limits.max_seconds is not None and time.monotonic() - tried.begun >= limits.max_seconds:
+    if limits.max_seconds is not None and time.monotonic() - begun >= limits.max_seconds:
         return "out_of_time"
     return None
 

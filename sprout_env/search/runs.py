@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
+from sprout_env.actors.agent import AgentActor
 from sprout_env.actors.chat import ChatActor
 from sprout_env.actors.load import load_actor
 from sprout_env.disks import open_store
@@ -224,7 +225,9 @@ def probe(actor: dict[str, Any], method: Method) -> None:
     needs = method.needs
     for spec in (actor, *method.helpers):
         one = load_actor(spec)
-        if isinstance(one, ChatActor):
+        if isinstance(one, AgentActor):
+            one.probe()
+        elif isinstance(one, ChatActor):
             try:
                 one.probe(needs)
             finally:

@@ -187,8 +187,8 @@ def test_token_ids_beside_logprobs_are_captured_as_llama_cpp_gives_them() -> Non
     listed = [{"token": "a", "id": 5, "logprob": -0.1, "bytes": None, "top_logprobs": []}]
     # Three tokens are billed: of one the server lists nothing, as where it ends in mid-character.
     for count, ids in ((3, (5, 5, 5)), (2, ())):
-        said = completion("x", command="ls", logprobs=listed * count)
-        with serve(lambda body, n, said=said: ok(said)) as server:
+        said = ok(completion("x", command="ls", logprobs=listed * count))
+        with serve(lambda body, n: said) as server:  # noqa: B023
             made = actor(server.url)
             trace = made.act(START).trace
             made.close()

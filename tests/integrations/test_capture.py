@@ -150,6 +150,24 @@ def test_streams_and_models_are_what_the_server_has(capture: Capture) -> None:
     session.close()
 
 
+def test_what_a_strict_server_refuses_is_not_asked_of_it(capture: Capture, model: Server) -> None:
+    plain, unknown = model.script, ("verbose", "return_tokens", "return_token_ids")
+
+    def strict(body: Any, number: int) -> Any:
+        refused = [name for name in (*unknown, "frob") if name in body]
+        said = f"Unknown parameter: {refused[0]}" if refused else ""
+        return (400, {"error": {"message": said}}, {}) if refused else plain(body, number)
+
+    model.script = strict
+    session = capture.session()
+    assert ask(session, [{"role": "user", "content": "go"}]).choices[0].message.content == "one"
+    assert model.requests[-1]["logprobs"] is True
+    # What the agent asks for itself is between the two of them.
+    with pytest.raises(openai.BadRequestError, match="Unknown parameter: frob"):
+        ask(session, [{"role": "user", "content": "go"}], extra_body={"frob": 1})
+    session.close()
+
+
 def test_answers_of_other_sessions_and_late_ones_are_refused(
     capture: Capture, model: Server
 ) -> None:
