@@ -46,11 +46,13 @@ def verl_rows(
     Each attempt is a session of its own: verl takes the advantage of a session from its last
     output. A branch's shared prefix stands in ``response_ids`` with mask 0, never in the prompt,
     which verl cuts on the left. What is longer than ``response_length`` is cut at its end.
+    Attempts without a verdict are in no row; how many, ``reward_extra_info`` tells verl's metrics.
     """
     _, rows = learner_rows(collection, **options)
+    cut = min(row.prompt_length for row in rows)
+    unjudged = len(collection.attempts) - len(rows)
     made = []
     for session, row in enumerate(rows):
-        cut = row.prompt_length
         end = len(row.token_ids) if response_length is None else cut + response_length
         steps = [version for version in row.versions if version >= 0]
         told = {
@@ -65,6 +67,7 @@ def verl_rows(
                 "attempt": row.attempt,
                 "min_global_steps": min(steps, default=None),
                 "max_global_steps": max(steps, default=None),
+                "reward_extra_info": {"unjudged": unjudged},
             },
         }
         made.append((f"{uid}_{session}_0", told))
@@ -74,7 +77,11 @@ def verl_rows(
 def tinker_data(
     collection: Attempts, estimator: Estimator = "grpo", **options: Any
 ) -> list[dict[str, Any]]:
-    """Return Tinker's ``Datum`` as plain data: targets shifted by one, an advantage per token."""
+    """Return the arguments of Tinker's ``Datum``: targets shifted by one, an advantage per token.
+
+    Its losses know no mask: a token without loss has the advantage 0. ``model_input`` is for
+    ``ModelInput.from_ints``.
+    """
     group, rows = learner_rows(collection, **options)
     worth = advantages(group, estimator)
     return [
@@ -84,7 +91,6 @@ def tinker_data(
                 "target_tokens": list(row.token_ids[1:]),
                 "logprobs": list(row.logprobs[1:]),
                 "advantages": [worth[row.attempt] * on for on in row.loss_mask[1:]],
-                "mask": list(row.loss_mask[1:]),
             },
         }
         for row in rows

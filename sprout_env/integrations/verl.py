@@ -81,8 +81,10 @@ def _loop_class() -> type[Any]:
         ) -> Any:
             told = dict(self._sprout)
             size = int(row.get("sprout_size") or self.rollout_config.n)
-            roots = size if row.get("sprout_plain") else told.pop("roots", max(1, size // 2))
-            method = TrainingGroup(size=size, roots=roots, branches=told.pop("branches", 2))
+            roots, branches = told.pop("roots", max(1, size // 2)), told.pop("branches", 2)
+            if row.get("sprout_plain"):
+                roots = size
+            method = TrainingGroup(size=size, roots=roots, branches=branches)
             max_tokens = told.pop("max_tokens", 512)
             reviewer = told.pop("reviewer", None)
             workers = told.pop("workers", 2)

@@ -32,17 +32,16 @@ def test_every_export_says_the_same(collection: Attempts) -> None:
     assert len({key for key, _ in verl}) == len(rows)
     assert {key.rsplit("_", 2)[0] for key, _ in verl} == {"u7"}
     for n, row in enumerate(rows):
-        cut, told = row.prompt_length, verl[n][1]
+        told = verl[n][1]
         assert (*told["prompt_ids"], *told["response_ids"]) == row.token_ids
         lengths = {len(told[f"response_{part}"]) for part in ("ids", "mask", "logprobs")}
-        assert lengths == {len(row.token_ids) - cut}
+        # A branch's starting turn, too, is no part of the prompt that the group shares.
+        assert lengths == {len(row.token_ids) - min(each.prompt_length for each in rows)}
         assert told["reward_score"] == row.reward
         datum = tinker[n]["loss_fn_inputs"]
         assert (tinker[n]["model_input"][0], *datum["target_tokens"]) == row.token_ids
-        for token, on, value in zip(
-            datum["target_tokens"], datum["mask"], datum["advantages"], strict=True
-        ):
-            assert value == (worth[row.attempt] if on else 0.0), token
+        for on, value in zip(row.loss_mask[1:], datum["advantages"], strict=True):
+            assert value == (worth[row.attempt] if on else 0.0)
         assert (*skyrl["prompt_token_ids"][n], *skyrl["response_ids"][n]) == row.token_ids
         assert tuple(slime[n]["tokens"]) == row.token_ids
         assert len(slime[n]["loss_mask"]) == slime[n]["response_length"]

@@ -16,13 +16,11 @@ import pytest
 pytest.importorskip("verl", reason="verl is not in this environment (scripts/trainers.sh verl)")
 
 import numpy as np
-import yaml
 
 from sprout_env.errors import ActorError, GroupWithoutReward
-from tests.integrations import tiny, tiny_server
-from tests.integrations.recipes import blocks
+from tests.integrations import tiny_server
 from tests.integrations.tiny_server import TinyServer
-from tests.integrations.world import save
+from tests.integrations.verl_world import prepare
 
 pytestmark = [
     pytest.mark.trainers,
@@ -39,39 +37,11 @@ def config(tmp_path: Path, shared_store: Path, monkeypatch: pytest.MonkeyPatch) 
     """verl's own configuration, with our loop in it."""
     from hydra import compose, initialize_config_module
 
-    tokenizer = tiny.make_tokenizer()
-    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    model = tiny.make_model(tokenizer)
-    tiny.warm_up(model, tiny.conversations(tokenizer))
-    folder = save(model, tokenizer, tmp_path / "model")
-    tiny.write_log_task(tmp_path / "tasks", "first")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPROUT_STORE", str(shared_store))
-    # The recipe as it stands in docs/integrations.md, and what a tiny model needs beside it.
-    (loops,) = map(yaml.safe_load, blocks("verl", "yaml"))
-    (command,) = blocks("verl", "text")
-    reviewer = {"kind": "simulated", "folders": [str(tmp_path / "tasks" / "first")]}
-    loops[0]["sprout"] |= {
-        "tasks_path": str(tmp_path / "tasks"),
-        "store": str(shared_store),
-        "limits": {"max_turns": 3},
-        "max_tokens": 48,
-        "reviewer": {**reviewer, "reviewer_accuracy": 1.0},
-    }
-    (tmp_path / "loops.yaml").write_text(yaml.safe_dump(loops))
+    overrides = [*prepare(tmp_path, shared_store), "actor_rollout_ref.rollout.name=vllm"]
     with initialize_config_module("verl.trainer.config", version_base=None):
-        return compose(
-            "ppo_trainer",
-            overrides=[
-                *command.split()[3:],
-                f"actor_rollout_ref.rollout.agent.agent_loop_config_path={tmp_path}/loops.yaml",
-                f"actor_rollout_ref.model.path={folder}",
-                "actor_rollout_ref.rollout.name=vllm",
-                "actor_rollout_ref.rollout.prompt_length=128",
-                "actor_rollout_ref.rollout.response_length=320",
-                "actor_rollout_ref.rollout.agent.num_workers=1",
-            ],
-        )
+        return compose("ppo_trainer", overrides=overrides)
 
 
 @pytest.fixture
