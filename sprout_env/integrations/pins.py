@@ -34,6 +34,7 @@ PINS: dict[str, Pin] = {
     "openenv": Pin("openenv", "0.10", ("openenv==0.10.0",)),
     "skyrl-gym": Pin("skyrl-gym", "0.4", ("skyrl-gym==0.4.0",)),
     "mini-swe-agent": Pin("mini-swe-agent", "2.4", ("mini-swe-agent==2.4.6", "openai")),
+    "tinker": Pin("tinker", "0.38", ("tinker==0.38.0",)),
     "verl": Pin(
         "verl",
         "0.9",
