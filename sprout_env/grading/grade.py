@@ -1,36 +1,31 @@
 """Judging a snapshot without touching it, and the live end of an episode where that is needed.
 
-The rule for what cannot be decided:
-
-- A verifier that timed out, wrote no reward or no finite one, or reported its own crash, has not
-  decided: ``invalid``. It never becomes reward 0. It costs the attempt all the same: it is never
-  a pass, it stays in every denominator, and it is retried only as often as the caller pays for.
-- Reward 0 with a sign in the log that no test ever ran (``command not found: python``) may be the
-  environment's fault or the agent's doing. The untouched disk decides: where the same verifier
-  shows the same sign on it, the verdict is ``invalid`` and names the sign; where it does not, the
-  agent broke the machinery, and the verdict is ``failed``. So no agent can turn a failure into an
-  ``invalid`` by removing python.
+What a verifier left undecided, and who is to blame for it, is settled by ``blame``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
 
 from sprout_env.disks.store import Base, Disk, DiskStore, FrozenDiskId
-from sprout_env.errors import SandboxError, SandboxLost, VerdictInvalid
+from sprout_env.errors import ConfigError, SandboxError, SandboxLost, VerdictInvalid
+from sprout_env.grading.blame import Judged, settle, undecided
 from sprout_env.grading.hooks import planted
 from sprout_env.grading.live import keep_services, rewrites
 from sprout_env.grading.protocol import (
-    Judged,
     StaleReward,
     execute,
     make_executable,
     prepare,
     put_back,
+    solve,
     upload,
 )
-from sprout_env.grading.separate import collected, deliver, run_hooks
+from sprout_env.grading.separate import Cargo, collected, deliver, run_hooks
 from sprout_env.grading.settings import (
     Setting,
     agent_config,
@@ -47,6 +42,9 @@ from sprout_env.sandbox.build import base_for, substitutions
 from sprout_env.sandbox.sandbox import Sandbox
 from sprout_env.tasks.task import Task
 from sprout_env.tasks.templates import resolve_env
+
+_HASTE = 3
+"""How much faster the reference solution must be judged before an agent's is too slow."""
 
 
 def grade(
@@ -68,6 +66,7 @@ def grade(
         frozen: The disk to judge.
         base: The base of the task's image.
         retries: How often an ``invalid`` verdict is tried again, each time on a fresh clone.
+            Before the agent is blamed for one it is tried again once in any case.
         environ: The host's variables for ``${VAR}`` templates; None: this process's, read now.
 
     Raises:
@@ -76,20 +75,20 @@ def grade(
         StoreError, SandboxStartFailed, ImageError: The machinery failed; nothing was judged.
     """
     setting = _setting(task, base, environ)
-    for attempt in range(retries + 1):
+
+    def judge() -> Judged:
         disk = store.clone(frozen)
         try:
-            judged = _judge_disk(store, setting, base, disk)
+            return _judge_disk(store, setting, base, disk)
         finally:
             store.drop(disk.id)
-        verdict = _placed(store, task, base, _settle(store, setting, base, judged))
-        if verdict.passed and task.verifier.mode == "shared":
-            said = planted(task.verifier, store.changes(None, frozen))
-            told = "; ".join(filter(None, (verdict.reason, said)))
-            return verdict.model_copy(update={"reason": told})
-        if verdict.outcome != "invalid" or attempt == retries:
-            return verdict
-    raise AssertionError("unreachable")
+
+    verdict = _placed(store, task, base, _settle(store, setting, base, judge, retries))
+    if verdict.passed and task.verifier.mode == "shared":
+        said = planted(task.verifier, store.changes(None, frozen))
+        told = "; ".join(filter(None, (verdict.reason, said)))
+        return verdict.model_copy(update={"reason": told})
+    return verdict
 
 
 def grade_live(
@@ -118,19 +117,9 @@ def grade_live(
     Raises:
         TaskUnsupported: The task needs what this package does not do.
         ConfigError: A variable that the verifier takes from the host is not set.
+        StoreError, SandboxStartFailed, ImageError: The machinery failed; nothing was judged.
     """
-    try:
-        setting = _setting(task, base, environ)
-        sandbox.resume()
-        keep_services(sandbox)
-        if task.verifier.mode == "separate":
-            judged = _judge_cargo(store, setting, base, sandbox)
-            return _placed(store, task, base, _settle(store, setting, base, judged))
-        return _placed(store, task, base, _judge_live(sandbox, setting, base))
-    except SandboxLost as error:
-        return Verdict.invalid(f"the live sandbox was lost: {error}")
-    finally:
-        sandbox.close()
+    return _live(sandbox, store, task, base, environ)
 
 
 def grade_end(
@@ -171,7 +160,8 @@ def grade_end(
         declared = needs_live(task, base)
         if sandbox is None or not (declared or (had_processes and not clone.passed)):
             return clone
-        live = grade_live(sandbox, store, task, base, environ=environ)
+        counts = declared or clone.outcome == "invalid"
+        live = _live(sandbox, store, task, base, environ, only_passes=not counts)
     finally:
         if sandbox is not None:
             sandbox.close()
@@ -180,6 +170,36 @@ def grade_end(
     if declared or (clone.outcome == "invalid" and live.outcome == "failed"):
         return live
     return clone
+
+
+def _live(
+    sandbox: Sandbox,
+    store: DiskStore,
+    task: Task,
+    base: Base,
+    environ: Mapping[str, str] | None,
+    *,
+    only_passes: bool = False,
+) -> Verdict:
+    """Judge a live sandbox; ``only_passes``: what else it may be matters to nobody."""
+
+    def settled(judge: Callable[[], Judged]) -> Verdict:
+        return judge().verdict if only_passes else _settle(store, setting, base, judge)
+
+    try:
+        setting = _setting(task, base, environ)
+        if task.verifier.mode == "shared":
+            verdict = settled(lambda: _judge_live(sandbox, setting, base))
+        else:
+            sandbox.resume()
+            keep_services(sandbox)
+            with _handed_over(sandbox, setting) as cargo:
+                verdict = settled(lambda: _judge_cargo(store, setting, base, cargo))
+        return _placed(store, task, base, verdict)
+    except SandboxLost as error:
+        return Verdict.invalid(f"the live sandbox was lost: {error}")
+    finally:
+        sandbox.close()
 
 
 def _placed(store: DiskStore, task: Task, base: Base, verdict: Verdict) -> Verdict:
@@ -201,139 +221,161 @@ def _setting(task: Task, base: Base, environ: Mapping[str, str] | None) -> Setti
 def _judge_disk(
     store: DiskStore, setting: Setting, base: Base, disk: Disk, *, fresh: bool = False
 ) -> Judged:
-    """Judge a disk of the agent's that nobody else uses."""
+    """Judge a disk that nobody else uses: a clone of the agent's, or a fresh one.
+
+    Raises:
+        SandboxStartFailed: No sandbox starts on a fresh disk, or on the verifier's own.
+    """
     separate = setting.task.verifier.mode == "separate"
     config = agent_config(setting) if separate else verifier_config(setting)
-    if fresh:
-        sandbox = start_agents(store, disk, setting, config)
-    else:
-        sandbox = start(store, disk, config)
     try:
-        if separate:
-            return _judge_cargo(store, setting, base, sandbox)
-        return _judge_sandbox(sandbox, setting, base, own_tests=False)
+        if fresh:
+            sandbox = start_agents(store, disk, setting, config)
+        else:
+            sandbox = start(store, disk, config)
+    except SandboxError as error:
+        if fresh:
+            raise
+        return undecided(f"no sandbox could be started on the disk: {error}")
+    try:
+        if not separate:
+            return _judge_sandbox(sandbox, setting, base)
+        with _handed_over(sandbox, setting) as cargo:
+            return _judge_cargo(store, setting, base, cargo)
     except SandboxLost as error:
-        return Judged(Verdict.invalid(f"the sandbox was lost while the verifier ran: {error}"))
+        return undecided(f"the sandbox was lost before the verifier ran: {error}")
     finally:
         sandbox.close()
 
 
-def _judge_sandbox(sandbox: Sandbox, setting: Setting, base: Base, *, own_tests: bool) -> Judged:
+def _judge_sandbox(
+    sandbox: Sandbox, setting: Setting, base: Base, cargo: Cargo | None = None
+) -> Judged:
     """Judge what is in a sandbox in which only the verifier runs."""
     try:
+        own_tests = False
+        if cargo is not None:
+            deliver(sandbox, cargo)
+            own_tests = not (setting.task.verifier.tests or setting.task.verifier.files)
         _ready(sandbox, setting, base, own_tests=own_tests)
+        return execute(sandbox, setting)
     except VerdictInvalid as error:
-        return Judged(Verdict.invalid(str(error.facts[0])), suspicion="cannot prepare")
-    return execute(sandbox, setting)
+        return undecided(str(error.facts[0]))
+    except SandboxError as error:
+        return undecided(f"the verifier could not be run: {error}")
 
 
 def _ready(sandbox: Sandbox, setting: Setting, base: Base, *, own_tests: bool = False) -> None:
     """Clean up and copy the tests in.
 
     Raises:
-        VerdictInvalid: What the agent left there does not let us.
+        SandboxError, VerdictInvalid: What the agent left there does not let us.
     """
     prepare(sandbox, setting, own_tests=own_tests)
     if own_tests:
         make_executable(sandbox, setting.script)
     verifier = setting.task.verifier
     folders = [f for f in (verifier.tests, verifier.tests_over) if f is not None]
-    try:
-        if (folders or verifier.files) and not own_tests:
-            root = setting.task.folder
-            upload(sandbox, root, folders, verifier.script, "/tests", verifier.files)
-        put_back(sandbox, base, verifier.held_back)
-    except SandboxLost:
-        raise
-    except SandboxError as error:
-        raise VerdictInvalid(f"cannot copy the tests in: {error}") from error
+    if (folders or verifier.files) and not own_tests:
+        root = setting.task.folder
+        upload(sandbox, root, folders, verifier.script, "/tests", verifier.files)
+    put_back(sandbox, base, verifier.held_back)
 
 
-def _judge_cargo(store: DiskStore, setting: Setting, base: Base, agents: Sandbox) -> Judged:
-    """Judge what the agent's sandbox hands over, in a sandbox of the verifier's own."""
-    task = setting.task
-    remarks = list(run_hooks(agents, setting))
-    own = base if task.verifier.image is None else base_for(store, task.verifier.image)
-    place = setting.over(own)
+@contextmanager
+def _handed_over(agents: Sandbox, setting: Setting) -> Iterator[Cargo]:
+    """Collect what the agent's sandbox hands over, and close it."""
+    remarks = run_hooks(agents, setting)
     with collected(agents, setting) as cargo:
         agents.close()
-        remarks += cargo.remarks
-        disk = store.create(store.family(task.family_digest, own, task.limits.storage_mb))
+        yield replace(cargo, remarks=(*remarks, *cargo.remarks))
+
+
+def _judge_cargo(store: DiskStore, setting: Setting, base: Base, cargo: Cargo) -> Judged:
+    """Judge what was handed over, in a sandbox of the verifier's own."""
+    task = setting.task
+    own = base if task.verifier.image is None else base_for(store, task.verifier.image)
+    place = setting.over(own)
+    disk = store.create(store.family(task.family_digest, own, task.limits.storage_mb))
+    try:
+        sandbox = start_verifiers(store, disk, place)
         try:
-            sandbox = start_verifiers(store, disk, place)
-            try:
-                deliver(sandbox, cargo)
-                own_tests = not (task.verifier.tests or task.verifier.files)
-                judged = _judge_sandbox(sandbox, place, own, own_tests=own_tests)
-            finally:
-                sandbox.close()
+            judged = _judge_sandbox(sandbox, place, own, cargo)
         finally:
-            store.drop(disk.id)
-    told = "; ".join(filter(None, (judged.verdict.reason, *remarks)))
+            sandbox.close()
+    finally:
+        store.drop(disk.id)
+    told = "; ".join(filter(None, (judged.verdict.reason, *cargo.remarks)))
     verdict = judged.verdict.model_copy(update={"reason": setting.redact(told)})
-    return Judged(verdict, judged.suspicion)
+    return replace(judged, verdict=verdict)
 
 
-def _judge_live(sandbox: Sandbox, setting: Setting, base: Base) -> Verdict:
+def _judge_live(sandbox: Sandbox, setting: Setting, base: Base) -> Judged:
     tampered = Verdict(
         outcome="failed",
         reward=0.0,
         reason="a process that the agent left running rewrites the reward file",
     )
+    sandbox.resume()
+    keep_services(sandbox)
     try:
         prepare(sandbox, setting, own_tests=False)
         if rewrites(sandbox, setting):
-            return tampered
+            return Judged(tampered)
         _ready(sandbox, setting, base)
-        verdict = execute(sandbox, setting).verdict
+        judged = execute(sandbox, setting)
+        verdict = judged.verdict
         if not verdict.passed:
-            return verdict
+            return judged
         # Where the reward says one thing and the reports another, somebody wrote one of them.
         forged = bool(verdict.failing) or any(rewrites(sandbox, setting) for _ in range(2))
     except StaleReward:
-        return tampered
+        return Judged(tampered)
     except VerdictInvalid as error:
-        return Verdict.invalid(str(error.facts[0]))
+        return undecided(str(error.facts[0]))
     except SandboxLost:
         raise
     except SandboxError as error:
-        return Verdict.invalid(f"the live sandbox could not be prepared: {error}")
+        return undecided(f"the live sandbox could not be prepared: {error}")
     if not forged:
-        return verdict
-    return tampered.model_copy(update={"tests": verdict.tests, "log_tail": verdict.log_tail})
+        return judged
+    told = {"tests": verdict.tests, "log_tail": verdict.log_tail}
+    return Judged(tampered.model_copy(update=told))
 
 
-def _settle(store: DiskStore, setting: Setting, base: Base, judged: Judged) -> Verdict:
-    """Turn a suspicion into ``invalid`` or ``failed``: the untouched disk decides."""
-    if not judged.suspicion:
-        return judged.verdict
-    verdict = judged.verdict
-    if _suspicion_untouched(store, setting, base) == judged.suspicion:
-        reason = verdict.reason if verdict.outcome == "invalid" else judged.suspicion
-        return Verdict.invalid(
-            reason, log_tail=verdict.log_tail, duration_s=verdict.duration_s
-        ).model_copy(update={"tests": verdict.tests})
-    told = f"{judged.suspicion}: not so on the untouched disk, so the agent's changes are the cause"
-    return verdict.model_copy(
-        update={
-            "outcome": "failed",
-            "reward": 0.0 if verdict.reward is None else verdict.reward,
-            "reason": "; ".join(filter(None, (told, verdict.reason))),
-        }
-    )
-
-
-_UNTOUCHED: dict[tuple[str, str, str], str] = {}
-"""What the verifier's machinery shows on untouched disks, by store, task and base."""
-
-
-def _suspicion_untouched(store: DiskStore, setting: Setting, base: Base) -> str:
+def _settle(
+    store: DiskStore,
+    setting: Setting,
+    base: Base,
+    judge: Callable[[], Judged],
+    retries: int = 0,
+) -> Verdict:
     task = setting.task
-    key = (str(store.path), task.digest, base.digest)
-    if key not in _UNTOUCHED:
-        disk = store.create(store.family(task.family_digest, base, task.limits.storage_mb))
+    family = store.family(task.family_digest, base, task.limits.storage_mb)
+
+    def guarded() -> Judged:
+        judged = judge()
+        if judged.again:
+            store.drop(store.create(family).id)  # refused where the store is full
+        return judged
+
+    def control(hung: bool) -> Judged:
+        if hung and task.solution is None:
+            return undecided("the task has no reference solution")
+        disk = store.create(family)
         try:
-            _UNTOUCHED[key] = _judge_disk(store, setting, base, disk, fresh=True).suspicion
+            if not hung:
+                return _judge_disk(store, setting, base, disk, fresh=True)
+            with closing(start_agents(store, disk, setting, agent_config(setting))) as sandbox:
+                solve(sandbox, setting)
+            judged = _judge_disk(store, setting, base, disk)
+        except (ConfigError, SandboxLost) as error:
+            return undecided(str(error))
         finally:
             store.drop(disk.id)
-    return _UNTOUCHED[key]
+        quick = judged.verdict.duration_s * _HASTE <= task.verifier.timeout_s
+        return judged if judged.verdict.passed and quick else undecided("no pass in time")
+
+    # Steps share their task's digest, and variables of the host are part of no task.
+    told = f"{store.path} {base.digest} {setting.state.env} {task.model_dump_json()}"
+    return settle(guarded, control, hashlib.sha256(told.encode()).hexdigest(), retries)

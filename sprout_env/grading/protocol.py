@@ -15,40 +15,34 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 from sprout_env.disks.store import Base
-from sprout_env.errors import PauseTimeout, SandboxError, SandboxLost, VerdictInvalid
+from sprout_env.errors import PauseTimeout, SandboxError, VerdictInvalid
 from sprout_env.grading import reports, rewards
+from sprout_env.grading.blame import Judged
 from sprout_env.grading.judges import decide
 from sprout_env.grading.plain import plain
 from sprout_env.grading.settings import ROOT, Setting
-from sprout_env.grading.signatures import sign_of
+from sprout_env.grading.signatures import MACHINE, OUT_OF_MEMORY, sign_of, store_may_be_full
 from sprout_env.grading.verdict import Verdict
 from sprout_env.sandbox.sandbox import Sandbox, ShellState
 from sprout_env.tasks.folder import included_files
+from sprout_env.tasks.templates import resolve_env
 
 LOGS = "/logs/verifier"
 REWARD_JSON = f"{LOGS}/reward.json"
 REWARD_TEXT = f"{LOGS}/reward.txt"
 STDOUT = f"{LOGS}/test-stdout.txt"
 PARSED = f"{LOGS}/parsed.json"
+DEFAULT_TIMEOUT_S = 3600.0
+"""For a solution of a task that sets no limit to its agent, in seconds."""
 
 _MAX_LOG_BYTES = 32 << 20
 _TAIL_CHARS = 6000
 _USUAL_REPORTS = ("ctrf.json", "junit.xml", "report.xml", "results.xml", "pytest.xml")
 _TOOLS = ShellState("/", {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A verdict, and why its machinery may never have run."""
-
-    verdict: Verdict
-    suspicion: str = ""
-    """Not empty where the agent's disk or the environment may have kept the verifier from
-    running at all; see ``grade.grade``, which finds out which of the two."""
 
 
 class StaleReward(VerdictInvalid):
@@ -66,7 +60,7 @@ def prepare(sandbox: Sandbox, setting: Setting, *, own_tests: bool) -> None:
         own_tests: The verifier's image holds ``/tests`` itself.
 
     Raises:
-        VerdictInvalid: It could not be done.
+        SandboxError: It could not be done.
         StaleReward: A reward file came back at once.
     """
     # Faster than the host where there is much; whatever it leaves undone, the host does.
@@ -77,19 +71,14 @@ def prepare(sandbox: Sandbox, setting: Setting, *, own_tests: bool) -> None:
         nothing.touch()
         folder.mkdir(mode=0o755)
         try:
-            try:
-                _make_logs(sandbox, setting, nothing, folder)
-            except StaleReward:
-                raise
-            except (SandboxError, VerdictInvalid):
-                # A link or a file stands at /logs: it goes, what it points at stays.
-                sandbox.put(nothing, "/logs")
-                sandbox.put(folder, "/logs")
-                _make_logs(sandbox, setting, nothing, folder)
-        except SandboxLost:
+            _make_logs(sandbox, setting, nothing, folder)
+        except StaleReward:
             raise
-        except SandboxError as error:
-            raise VerdictInvalid(f"cannot prepare {LOGS}: {error}") from error
+        except (SandboxError, VerdictInvalid):
+            # A link or a file stands at /logs: it goes, what it points at stays.
+            sandbox.put(nothing, "/logs")
+            sandbox.put(folder, "/logs")
+            _make_logs(sandbox, setting, nothing, folder)
 
 
 def _make_logs(sandbox: Sandbox, setting: Setting, nothing: Path, folder: Path) -> None:
@@ -162,6 +151,30 @@ def upload(
         sandbox.put(stage, target)
 
 
+def solve(sandbox: Sandbox, setting: Setting) -> str:
+    """Run the reference solution in an agent's sandbox; return a remark if it did not end well.
+
+    Raises:
+        ConfigError: A variable that it takes from the host is not set.
+    """
+    solution, limits = setting.task.solution, setting.task.limits
+    assert solution is not None
+    extra = resolve_env(solution.env, setting.environ)
+    folders = [solution.folder] if solution.folder is not None else []
+    upload(sandbox, setting.task.folder, folders, solution.script, "/solution", solution.files)
+    state = setting.agent_state
+    done = sandbox.run(
+        shlex.quote(str(PurePosixPath("/solution") / solution.script)),
+        timeout_s=limits.agent_timeout_s or DEFAULT_TIMEOUT_S,
+        state=replace(state, env={**state.env, **extra}),
+    )
+    if done.exit_code == 0:
+        return ""
+    said = (done.stdout + done.stderr).decode(errors="replace").strip()[-500:]
+    how = "timed out" if done.timed_out else f"ended with {done.exit_code}"
+    return setting.redact(f"the solution {how}: {said}")
+
+
 def put_back(sandbox: Sandbox, base: Base, paths: Sequence[str]) -> None:
     """Copy what the agent was not to see from the image to where it was; root owns it."""
     with tempfile.NamedTemporaryFile() as nothing:
@@ -190,7 +203,7 @@ def execute(sandbox: Sandbox, setting: Setting) -> Judged:
     The sandbox is left paused (or, after a time-out, emptied).
 
     Raises:
-        VerdictInvalid: The verifier could not decide.
+        SandboxError: The sandbox failed.
     """
     verifier = setting.task.verifier
     began = time.monotonic()
@@ -213,12 +226,14 @@ def execute(sandbox: Sandbox, setting: Setting) -> Judged:
     )
     remark = "; ".join(found.unreadable)
 
-    def undecided(reason: str) -> Judged:
-        verdict = Verdict.invalid(setting.redact(reason), log_tail=tail, duration_s=seconds)
-        return Judged(verdict.model_copy(update={"tests": tests}))
+    def without(reason: str, *, hung: bool = False) -> Judged:
+        reason = setting.redact(reason)
+        verdict = Verdict.invalid(reason, log_tail=tail, duration_s=seconds)
+        return Judged(verdict.model_copy(update={"tests": tests}), reason, hung=hung)
 
     if done.timed_out:
-        return undecided(f"the verifier timed out after {verifier.timeout_s:g} s")
+        return without(f"the verifier timed out after {verifier.timeout_s:g} s", hung=True)
+    sign = OUT_OF_MEMORY if done.oom_killed else sign_of(log, tests)
     try:
         if verifier.judge is not None:
             parsed = _read(sandbox, PARSED, reports.MAX_REPORT_BYTES)
@@ -227,11 +242,10 @@ def execute(sandbox: Sandbox, setting: Setting) -> Judged:
             values = _read_rewards(sandbox, done.exit_code)
         score = rewards.primary(values, verifier.reward_key)
     except VerdictInvalid as error:
-        sign = sign_of(log, tests)
-        judged = undecided(f"{error.facts[0]}{f' ({sign})' if sign else ''}")
-        # A log without tests may be the agent's doing, as where a reward of 0 shows a sign.
-        return judged if verifier.judge is None else Judged(judged.verdict, str(error.facts[0]))
+        return without(f"{error.facts[0]}{f' ({sign})' if sign else ''}")
     passed = score >= verifier.pass_threshold
+    if score <= 0 and not passed and sign is not None and sign.startswith(MACHINE):
+        return without(sign)
     verdict = Verdict(
         outcome="passed" if passed else "failed",
         reward=score,
@@ -241,11 +255,9 @@ def execute(sandbox: Sandbox, setting: Setting) -> Judged:
         log_tail=tail,
         duration_s=seconds,
     )
-    if passed or score > 0:
+    if passed:
         return Judged(verdict)
-    if done.oom_killed:
-        return Judged(verdict, "the verifier ran out of memory")
-    return Judged(verdict, sign_of(log, tests) or "")
+    return Judged(verdict, sign if sign and score <= 0 else "", again=store_may_be_full(log))
 
 
 def stop(sandbox: Sandbox) -> None:

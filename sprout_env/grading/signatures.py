@@ -1,7 +1,7 @@
 """Signs in a verifier's log that its machinery never ran: a missing tool, no network, no tests.
 
 Such a log usually comes with reward 0 and exit code 0, indistinguishable from a wrong answer. A
-sign alone decides nothing, since the agent can bring it about: see ``grade.grade`` for the rule.
+sign alone decides nothing, since the agent can bring it about: see ``blame`` for the rule.
 """
 
 from __future__ import annotations
@@ -14,12 +14,7 @@ from sprout_env.grading.verdict import TestReport
 _SIGNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.MULTILINE), reason)
     for pattern, reason in (
-        (r"(?:^|[:\s])(?P<what>[\w.+/-]+): (?:command )?not found\s*$", "command not found: {}"),
-        (
-            r"env: ['‘`]?(?P<what>[\w.+/-]+)['’]?: No such file or directory",
-            "command not found: {}",
-        ),
-        (r"No module named '?(?P<what>pytest|unittest|nose)\b", "no Python module {}"),
+        # What a machine lacks comes first: a tool that could not be fetched is missing, too.
         (
             r"(?P<what>Could not resolve host|Temporary failure in name resolution|"
             r"Network is unreachable|Name or service not known|No route to host|"
@@ -31,12 +26,22 @@ _SIGNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (r"(?P<what>No space left on device)", "disk full: {}"),
         (r"(?P<what>Cannot allocate memory)", "out of memory: {}"),
+        (r"(?:^|[:\s])(?P<what>[\w.+/-]+): (?:command )?not found\s*$", "command not found: {}"),
+        (
+            r"env: ['‘`]?(?P<what>[\w.+/-]+)['’]?: No such file or directory",
+            "command not found: {}",
+        ),
+        (r"No module named '?(?P<what>pytest|unittest|nose)\b", "no Python module {}"),
         (r"(?P<what>collected 0 items)\s*$", "no tests: {}"),
         (r"(?P<what>[Nn]o tests? (?:ran|found|to run|files? found))\b", "no tests: {}"),
         (r"(?P<what>Executed 0 of 0)\b", "no tests: {}"),
         (r"(?P<what>Executable doesn't exist at|Failed to launch the browser)", "no browser: {}"),
     )
 )
+OUT_OF_MEMORY = "the verifier ran out of memory"
+MACHINE = ("no network: ", "disk full: ", "out of memory: ", OUT_OF_MEMORY)
+"""How those signs begin that no missing work explains, on an untouched disk either."""
+_STORE = re.compile(r"No space left on device|Read-only file system|Input/output error")
 _RAN = re.compile(r"\b[1-9]\d* (?:passed|failed|errors?|passing|failing)\b")
 _ABSENT = re.compile(r"\b(?:missing|not found|absent)\b", re.IGNORECASE)
 
@@ -59,3 +64,8 @@ def sign_of(log: str, tests: Iterable[TestReport]) -> str | None:
         if match is not None:
             return reason.format(match.group("what"))
     return None
+
+
+def store_may_be_full(log: str) -> bool:
+    """Whether tests that did run may have failed by the store's trouble, or met some of theirs."""
+    return _STORE.search(log) is not None

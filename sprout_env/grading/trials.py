@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 from sprout_env.disks.store import Base, Disk, DiskStore
 from sprout_env.errors import DiskNotFound, TaskBroken
 from sprout_env.grading.grade import grade, grade_end
-from sprout_env.grading.protocol import upload
+from sprout_env.grading.protocol import solve
 from sprout_env.grading.settings import (
     Setting,
     agent_config,
@@ -24,10 +22,6 @@ from sprout_env.grading.steps import begin_step, combine, stops
 from sprout_env.grading.verdict import Verdict
 from sprout_env.sandbox.sandbox import Sandbox
 from sprout_env.tasks.task import Task
-from sprout_env.tasks.templates import resolve_env
-
-DEFAULT_TIMEOUT_S = 3600.0
-"""For a solution of a task that sets no limit to its agent."""
 
 _RECORD = "trial"
 """Names, inside a trial's frozen disk, who is to drop it."""
@@ -64,27 +58,6 @@ def oracle(
     stages = [task.stage(index) for index in range(max(1, len(task.steps)))]
     if any(stage.solution is None for stage in stages):
         raise TaskBroken((task.folder or PurePosixPath(task.name)) / "solution/solve.sh", "missing")
-    host = os.environ if environ is None else environ
-
-    def solve(sandbox: Sandbox, setting: Setting) -> str:
-        solution, limits = setting.task.solution, setting.task.limits
-        assert solution is not None
-        extra = resolve_env(solution.env, host)
-        folders = [solution.folder] if solution.folder is not None else []
-        script, files = solution.script, solution.files
-        upload(sandbox, task.folder, folders, script, "/solution", files)
-        state = setting.agent_state
-        done = sandbox.run(
-            shlex.quote(str(PurePosixPath("/solution") / solution.script)),
-            timeout_s=limits.agent_timeout_s or DEFAULT_TIMEOUT_S,
-            state=replace(state, env={**state.env, **extra}),
-        )
-        if done.exit_code == 0:
-            return ""
-        said = (done.stdout + done.stderr).decode(errors="replace").strip()[-500:]
-        how = "timed out" if done.timed_out else f"ended with {done.exit_code}"
-        return setting.redact(f"the solution {how}: {said}")
-
     return _trial(store, task, base, solve, environ)
 
 

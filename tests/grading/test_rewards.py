@@ -94,6 +94,10 @@ def test_crash_sentinel_is_no_score() -> None:
             "no network: 502  Bad Gateway",
         ),
         ("collected 0 items\n\n=== no tests ran in 0.01s ===", "no tests: collected 0 items"),
+        (
+            "curl: (6) Could not resolve host: astral.sh\n/tests/test.sh: 3: uvx: not found\n",
+            "no network: Could not resolve host",
+        ),
         ("OSError: [Errno 28] No space left on device", "disk full: No space left on device"),
     ],
 )

@@ -168,6 +168,8 @@ class Getter:
                 elif stat.S_ISREG(kind):
                     self._file(os.open(name, _READ, dir_fd=fd), source, target)
             except OSError as error:
+                if error.errno == errno.ENAMETOOLONG:
+                    raise SandboxError(f"{source[:200]}... is too long a path") from error
                 if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EINVAL):
                     raise
 
