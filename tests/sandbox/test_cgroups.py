@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -204,3 +205,15 @@ def test_the_limits_are_written() -> None:
 def test_hierarchies_are_values() -> None:
     one = Hierarchy(1, Path("/a"), Path("/a"), frozenset())
     assert Layout({"memory": one, "pids": one}, None).hierarchies == (one,)
+
+
+@pytest.mark.root
+def test_starting_and_ending_side_by_side() -> None:
+    """The last to end removes the folder that the next one is about to use."""
+
+    def start_and_end(_: int) -> None:
+        for _ in range(150):
+            SandboxCgroups(64, 32, None).close()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(start_and_end, range(6)))

@@ -289,7 +289,9 @@ def _limits(
 def _make_folder(hierarchy: Hierarchy, name: str, enabled: list[str]) -> Path:
     parent = hierarchy.own / _FOLDER
     while True:
-        parent.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            # Not exist_ok: that looks again, and fails if it was removed in between.
+            parent.mkdir()
         try:
             if hierarchy.version == 2 and enabled:
                 write_text(parent / "cgroup.subtree_control", " ".join(f"+{n}" for n in enabled))
