@@ -245,7 +245,10 @@ def folders(folder: Path) -> list[tuple[str, Path]]:
 def ids_of(answer: dict[str, Any]) -> tuple[tuple[int, ...], tuple[float, ...]]:
     # The question whether the server is there may be answered by an end at once: no tokens.
     tokens = (answer["choices"][0].get("logprobs") or {}).get("content") or []
-    return tuple(item["id"] for item in tokens), tuple(item["logprob"] for item in tokens)
+    ids = tuple(item["id"] for item in tokens)
+    # A token in mid-character is billed and not listed: then none of them is kept.
+    whole = len(ids) == answer["usage"]["completion_tokens"]
+    return ids if whole else (), tuple(item["logprob"] for item in tokens)
 
 
 def report(table_text: str, runs: dict[str, RunResult]) -> None:
