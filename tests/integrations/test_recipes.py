@@ -227,7 +227,7 @@ def test_verifiers(store: Path, tmp_path: Path) -> None:
 
 
 def test_every_recipe_is_run_by_a_test() -> None:
-    told = Path(__file__).read_text() + (Path(__file__).parent / "test_verl_loop.py").read_text()
+    told = Path(__file__).read_text() + (Path(__file__).parent / "verl_world.py").read_text()
     missed = [h for h in headings() if not re.search(rf'(play|blocks)\("{re.escape(h)}"', told)]
     assert not missed
 
