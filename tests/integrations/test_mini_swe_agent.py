@@ -30,10 +30,10 @@ from sprout_env.tasks.task import FolderImage
 from sprout_env.transcript import Turn
 from tests.actors.chat_server import serve
 from tests.integrations.byte_model import Said, player
+from tests.integrations.recipes import ROOT, blocks
 
 pytestmark = [pytest.mark.trainers, pytest.mark.root, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parent.parent.parent
 ADDRESS = "http://127.0.0.1:8000/v1"
 TASK = "build-cache-repair"
 DONE = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -46,10 +46,10 @@ def said() -> list[Said]:
 
 
 @pytest.fixture
-def page(
+def place(
     shared_store: Path, debian_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
-    """What the docs say of it, where it can be run; no snapshot stays behind."""
+) -> Iterator[None]:
+    """Where what the docs say of it can be run; no snapshot stays behind."""
     open_store(shared_store).close()
     alias(shared_store, SEEDBED_BASE, FolderImage(path=debian_base))
     for name, value in {
@@ -61,17 +61,17 @@ def page(
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }.items():
         monkeypatch.setenv(name, value)
-    yield (ROOT / "docs" / "integrations.md").read_text().split("\n## Black-box agents\n")[1]
+    yield
     with closing(SnapshotTree(open_store(shared_store))) as tree:
         assert not list(tree.list())
 
 
 def test_an_unmodified_agent_is_captured(
-    page: str, said: list[Said], shared_store: Path, tmp_path: Path
+    place: None, said: list[Said], shared_store: Path, tmp_path: Path
 ) -> None:
     names: dict[str, Any] = {}
     with serve(player(lambda n: said[n])) as model:
-        recipe = page.split("```python\n")[1].split("```")[0].replace(ADDRESS, model.url)
+        recipe = blocks("Black-box agents", "python")[0].replace(ADDRESS, model.url)
         exec(compile(recipe, "Black-box agents", "exec"), names)
     attempt, session = names["attempt"], names["session"]
     told = json.loads((tmp_path / "last_mini_run.traj.json").read_text())
@@ -98,10 +98,10 @@ def test_an_unmodified_agent_is_captured(
 
 
 def test_its_command_makes_a_run(
-    page: str, said: list[Said], shared_store: Path, tmp_path: Path
+    place: None, said: list[Said], shared_store: Path, tmp_path: Path
 ) -> None:
     with serve(player(lambda n: said[n])) as model:
-        recipe = page.split("```sh\n")[1].split("```")[0].replace(ADDRESS, model.url)
+        recipe = blocks("Black-box agents", "sh")[0].replace(ADDRESS, model.url)
         for told, here in {
             "sprout capture": f"{sys.executable} -m sprout_env capture",
             "--attempts 4": "--attempts 2",

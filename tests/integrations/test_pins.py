@@ -23,7 +23,7 @@ def test_extras_take_the_series_that_adapters_take() -> None:
 
 
 def test_the_table_of_levels_names_the_tests_that_are_run() -> None:
-    """A level above "schema only" needs a test that ``scripts/trainers.sh`` runs."""
+    """A level above "schema only" needs a test that CI's scripts run."""
     folder = ROOT / "tests" / "integrations"
     run = {
         path.name
@@ -31,6 +31,7 @@ def test_the_table_of_levels_names_the_tests_that_are_run() -> None:
         for path in folder.glob(f"test_{name.replace('-', '_')}*.py")
         if "importorskip" in path.read_text()
     }
+    run |= set(re.findall(r"test_\w+\.py", (ROOT / "scripts" / "test_llm.sh").read_text()))
     docs = (ROOT / "docs" / "integrations.md").read_text()
     table = docs.split("| library, tested release |")[1].split("\n\n")[0]
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()[2:]]
