@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from sprout_env.grading.reports import MAX_NAME_CHARS, normalise
 from sprout_env.tasks.task import LogKind
 
+# Narrower than what is shown to people: a string that never ends must hide no line of a log.
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _TOOK = r"(?: \(?\d+(?:\.\d+)? ?m?s\)?)?"
 _PYTEST = "PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS"
