@@ -9,25 +9,64 @@ reward.
 from __future__ import annotations
 
 import atexit
+import json
 import weakref
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+from sprout_env.actors.dialogue import chat_messages, show_result
+from sprout_env.disks import open_store
 from sprout_env.env import SproutEnv
 from sprout_env.errors import ConfigError, SproutError
 from sprout_env.integrations import pins
 from sprout_env.records.groups import PrefixLoss, group_of, token_row
 from sprout_env.records.reviews import Attempts
+from sprout_env.snapshots import SnapshotTree
+from sprout_env.transcript import Transcript
 
 OVER = "The episode is over."
+
+
+def prompt_at(snapshot: str, *, store: str | Path | None = None) -> list[dict[str, Any]]:
+    """Return the conversation at a snapshot: the ``prompt`` of a row that begins there.
+
+    A user's message with the instruction, then each turn as a call of the tool ``bash`` and its
+    result, as ``tool_environment`` shows them.
+
+    Args:
+        snapshot: Its id.
+        store: The store's folder; None: the usual one.
+
+    Raises:
+        SnapshotNotFound: The store has no such snapshot.
+    """
+    with closing(SnapshotTree(open_store(None if store is None else Path(store)))) as tree:
+        messages = chat_messages(tree.transcript(tree.get(snapshot)), tools=True)[1:]
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            # A template of transformers writes JSON itself.
+            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    return messages
+
+
+def _untold(path: Transcript, prompt: Any) -> str | None:
+    """Return what of a transcript a row's prompt does not say; None: nothing."""
+    instruction = path.instruction.strip()
+    if any(instruction in str(message["content"]) for message in prompt or ()):
+        return None
+    done = "".join(f"\n\n$ {turn.command}\n{show_result(turn.result)}" for turn in path.turns)
+    return f"{instruction}\n\nDone so far:{done}" if done else instruction
 
 
 def tool_environment(**kwargs: Any) -> Callable[[], Any]:
     """Return an ``environment_factory``: each env has a tool ``bash`` and a verifier's reward.
 
     Rows of the data set may have the columns ``task`` (a slug) and ``snapshot`` (an id): an
-    attempt begins there. TRL keeps its envs for ever and closes none, so each gives its sandbox
-    back as soon as it was judged, and the rest at exit.
+    attempt begins there, and its prompt is the conversation up to it (``prompt_at``); where it is
+    not, what was to do and was done is added to it as text. TRL keeps its envs for ever and closes
+    none, so each gives its sandbox back as soon as it was judged, and the rest at exit.
 
     Args:
         **kwargs: Arguments of ``SproutEnv``.
@@ -54,8 +93,10 @@ def tool_environment(**kwargs: Any) -> Callable[[], Any]:
             self._trouble: SproutError | None = None
             self._running = False
 
-        def reset(self, task: str | None = None, snapshot: str | None = None, **row: Any) -> str:
-            """Begin an attempt and return what is to be done, which TRL adds to the prompt."""
+        def reset(
+            self, task: str | None = None, snapshot: str | None = None, **row: Any
+        ) -> str | None:
+            """Begin an attempt; return what its prompt does not say yet, which TRL adds to it."""
             self._verdict, self._trouble, self._running = None, None, False
             options = {"snapshot": snapshot} if snapshot else {"task": task} if task else {}
             try:
@@ -66,7 +107,7 @@ def tool_environment(**kwargs: Any) -> Callable[[], Any]:
                     raise
                 self._trouble = error
                 return ""
-            return self._env.transcript.instruction.strip()
+            return _untold(self._env.transcript, row.get("prompt"))
 
         def bash(self, command: str) -> str:
             """Run a command.
@@ -75,19 +116,19 @@ def tool_environment(**kwargs: Any) -> Callable[[], Any]:
                 command: The shell command.
 
             Returns:
-                Its output.
+                Its output and exit code.
             """
             if not self._running:
                 return OVER
             try:
-                obs, _, terminated, truncated, info = self._env.step(command)
+                _, _, terminated, truncated, info = self._env.step(command)
             except SproutError as error:
                 # TRL would show it to the model and go on; it is no failure of the policy.
                 self._trouble, self._running = error, False
                 return OVER
             if terminated or truncated:
                 self._verdict, self._running = info["verdict"], False
-            return obs["output"]
+            return show_result(self._env.transcript.turns[-1].result)
 
         def get_reward(self) -> float | None:
             """Return the verifier's reward; None when nobody could judge the attempt."""

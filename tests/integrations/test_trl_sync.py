@@ -12,7 +12,14 @@ import pytest
 pytest.importorskip("trl", reason="TRL is not in this environment (scripts/trainers.sh trl)")
 
 from sprout_env.disks import open_store
-from sprout_env.integrations.trl_sync import env_reward, rollout_func
+from sprout_env.env import SproutEnv
+from sprout_env.errors import SnapshotNotFound
+from sprout_env.integrations.trl_sync import (
+    env_reward,
+    prompt_at,
+    rollout_func,
+    tool_environment,
+)
 from sprout_env.snapshots import SnapshotTree
 from tests.integrations import tiny
 from tests.integrations.world import World, save
@@ -121,3 +128,67 @@ def test_grpo_by_rollout_func_takes_our_groups(
         assert int(learned[size:].sum()) == 0
         assert int(learned[0]) > 0
     assert snapshots(shared_store) == 0
+
+
+def test_an_attempt_from_a_snapshot_knows_what_was_done(
+    tasks: Path, shared_store: Path, tmp_path: Path
+) -> None:
+    """By a prompt that is the conversation, or by text added to a prompt that is not."""
+    import torch
+    import trl
+    from datasets import Dataset
+    from trl import GRPOTrainer
+
+    torch.set_num_threads(1)
+    where = {"suite": "toy", "tasks_path": str(tasks), "store": str(shared_store)}
+    env = SproutEnv(task="log", **where)
+    env.reset()
+    env.step(tiny.A)
+    begun = env.snapshot()
+    env.close()
+    conversation = prompt_at(begun, store=shared_store)
+    assert [message["role"] for message in conversation] == ["user", "assistant", "tool"]
+    assert conversation[1]["tool_calls"][0]["function"]["arguments"] == {"command": tiny.A}
+    factory = tool_environment(**where, max_turns=3)
+    tool = factory()
+    assert tool.reset(snapshot=begun, prompt=conversation) is None
+    told = tool.reset(snapshot=begun, prompt=[{"role": "user", "content": "Task: "}])
+    assert told == f"{tiny.INSTRUCTION.strip()}\n\nDone so far:\n\n$ {tiny.A}\n[exit code 0]"
+    assert tool.bash("echo so; false") == "so\n[exit code 1]"
+    tool.get_reward()
+    with pytest.raises(SnapshotNotFound):
+        prompt_at("none-such", store=shared_store)
+
+    tokenizer = tiny.make_tokenizer()
+    templates = Path(trl.__file__).parent / "chat_templates"
+    tokenizer.chat_template = (templates / "qwen2_5.jinja").read_text()
+    trainer = GRPOTrainer(
+        model=tiny.make_model(tokenizer),
+        processing_class=tokenizer,
+        args=settings(
+            tmp_path / "out",
+            per_device_train_batch_size=2,
+            num_generations=2,
+            max_completion_length=16,
+            max_steps=1,
+        ),
+        train_dataset=Dataset.from_list([{"prompt": conversation, "snapshot": begun}] * 2),
+        environment_factory=factory,
+    )
+    seen: list[str] = []
+    inner = trainer._generate_and_score_completions
+
+    def watch(inputs: Any) -> Any:
+        out = inner(inputs)
+        seen.extend(tokenizer.batch_decode(out["prompt_ids"]))
+        return out
+
+    trainer._generate_and_score_completions = watch
+    trainer.train()
+    assert len(seen) == 2
+    for text in seen:
+        assert text.count(tiny.INSTRUCTION.strip()) == 1
+        assert text.index(tiny.A) < text.index("[exit code 0]")
+    tree = SnapshotTree(open_store(shared_store))
+    tree.release(begun)
+    tree.close()
