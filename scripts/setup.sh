@@ -13,7 +13,8 @@ EXTRAS=btrfs,docker,llm,cli,plots,notebooks,test
 
 # What provides what, in two steps: the first lets the base and the virtual environment begin.
 FIRST=(mmdebstrap python3-venv ca-certificates)
-SECOND=(btrfs-progs libbtrfsutil-dev gcc libc6-dev python3-dev iproute2)
+SECOND=(btrfs-progs libbtrfsutil-dev gcc libc6-dev python3-dev iproute2 xz-utils
+    zstd)
 
 find_python() {
     local each
@@ -31,7 +32,8 @@ have_first() {
 } >/dev/null 2>&1
 
 have_second() {
-    command -v mkfs.btrfs && command -v cc && command -v ip && [ -e /usr/include/btrfsutil.h ] &&
+    command -v mkfs.btrfs && command -v cc && command -v ip && command -v xz && command -v zstd &&
+        [ -e /usr/include/btrfsutil.h ] &&
         [ -e "$(cc -print-file-name=libc.a)" ] && "$(find_python)" -c '
 import pathlib, sys, sysconfig
 sys.exit(not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").exists())'

@@ -150,7 +150,7 @@ def _choose(
     if lacking is not None:
         raise StoreUnavailable(
             f"{place} lies on {host}, which has no idmapped mounts ({lacking})",
-            "keep the store on ext4, xfs, btrfs or tmpfs (in a container: on a volume)",
+            f"keep the store on {probing.TAKEN} (in a container: on a volume)",
         )
     why_not = why_no_btrfs(place)
     if kind == "btrfs" and why_not is not None:

@@ -59,6 +59,10 @@ def require_btrfs(*, on_btrfs: bool) -> None:
         raise StoreUnavailable("mkfs.btrfs is missing", "`apt-get install -y btrfs-progs`")
 
 
+TAKEN = "ext4, xfs or btrfs, or from Linux 6.3 on tmpfs"
+"""File systems that have idmapped mounts."""
+
+
 def why_no_idmapped_mounts(folder: Path) -> str | None:
     """Try one on ``folder``; return the kernel's answer where it refuses, None where it works.
 
@@ -209,7 +213,7 @@ def _place(path: Path, root: bool) -> list[Finding]:
                 "idmapped mounts",
                 lacking is None,
                 "work here" if lacking is None else f"refused on {host}: {lacking}",
-                "" if lacking is None else "keep the store on ext4, xfs, btrfs or tmpfs",
+                "" if lacking is None else f"keep the store on {TAKEN}",
             )
         )
     free_bytes, reserve = layout.host_space(folder)

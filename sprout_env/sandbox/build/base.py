@@ -101,8 +101,9 @@ def _is_for_a_builder(store_path: Path, parsed: Dockerfile, label: object, text:
     if concerned(source_aliases(store_path), text):
         return False
     known = global_arguments(parsed, label)
-    for stage in parsed.stages:
-        name = substitute(stage.image, known, parsed.escape)
+    copies = (one for stage in parsed.stages for one in stage.instructions if "from" in one.flags)
+    for told in (*(s.image for s in parsed.stages), *(one.flags["from"] for one in copies)):
+        name = substitute(told, known, parsed.escape)
         if name == SEEDBED_BASE or resolve(store_path, name) != NamedImage(name=name):
             return False
     builder = builder_name(docker=images.docker_why_not() is None)
