@@ -18,7 +18,15 @@ from sprout_env.records.export import (
     read_reviews,
     write_records,
 )
-from sprout_env.records.groups import Group, Row, TokenRow, group_of, review_leaks, token_row
+from sprout_env.records.groups import (
+    Group,
+    Row,
+    TokenRow,
+    group_of,
+    review_leaks,
+    token_row,
+    with_token_ids,
+)
 from sprout_env.records.reviews import Attempts, DroppedPlan, Duel, Exchange, ReviewRecord
 from sprout_env.records.statistics import PassRates, pass_at_k, pass_rates
 from sprout_env.records.summary import PartCost, Ratio, Summary, summarise
@@ -64,5 +72,6 @@ __all__ = [
     "token_row",
     "token_tree",
     "tree_of",
+    "with_token_ids",
     "write_records",
 ]

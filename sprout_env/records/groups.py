@@ -149,6 +149,29 @@ def _origin(attempt: Attempt) -> str:
     return last
 
 
+def with_token_ids(
+    attempts: Sequence[Attempt],
+) -> tuple[tuple[Attempt, ...], tuple[TokensDiverge, ...]]:
+    """Part a group's attempts from those that can have no token row.
+
+    An agent that changes its own history, or a server that tells no ids, spoils an attempt, and
+    needs not spoil its group: what is kept here goes to ``group_of`` and the exporters.
+
+    Returns:
+        The attempts that have one or, unscorable, need none; and why each other one has none.
+    """
+    kept, refused = [], []
+    for attempt in attempts:
+        try:
+            if attempt.scorable:
+                token_row(group_of([attempt]).rows[0])
+        except TokensDiverge as error:
+            refused.append(error)
+        else:
+            kept.append(attempt)
+    return tuple(kept), tuple(refused)
+
+
 def token_row(row: Row) -> TokenRow:
     """Return a row as token ids: the concatenation along its path is what the model saw.
 

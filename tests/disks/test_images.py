@@ -544,7 +544,7 @@ def test_two_makers_make_one(store_path: Path, tmp_path: Path) -> None:
     for maker in makers:
         maker.start()
     for maker in makers:
-        maker.join(60)
+        maker.join(100)
         assert maker.exitcode == 0
     assert count.read_text() == "made\n"
     found = find_base(store_path, DIGEST)
@@ -557,7 +557,7 @@ def test_a_killed_maker_leaves_what_sweep_removes(store_path: Path, tmp_path: Pa
     spawn = multiprocessing.get_context("spawn")
     maker = spawn.Process(target=_make_slowly, args=(store_path, DIGEST, 60.0, count))
     maker.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while not count.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert images.sweep_bases(store_path) == (), "what is being made is left alone"

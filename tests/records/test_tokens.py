@@ -17,6 +17,7 @@ from sprout_env.records import (
     token_row,
     token_tree,
     tree_of,
+    with_token_ids,
     write_records,
 )
 from sprout_env.records.reviews import ReviewMessage
@@ -149,6 +150,25 @@ def test_no_token_of_a_review_is_in_any_row(attempts: list[Attempt]) -> None:
 
 def turn(command: str, prompt: tuple[int, ...], ids: tuple[int, ...]) -> Turn:
     return Turn(command=command, trace=TokenTrace(prompt_ids=prompt, token_ids=ids))
+
+
+def test_an_attempt_without_ids_needs_not_spoil_its_group() -> None:
+    whole = attempt("w", (turn("a", (1,), (2,)), turn("b", (1, 2, 3), (4,))), 1.0)
+    drifted = attempt("x", (turn("a", (1,), (2,)), turn("b", (1, 9, 3), (4,))), 0.0)
+    silent = attempt("y", (Turn(command="a"),), 0.0)
+    unscorable = attempt("z", (Turn(command="a"),), None)
+    kept, refused = with_token_ids([drifted, whole, silent, unscorable])
+    assert [each.id for each in kept] == ["w", "z"]
+    assert [error.facts[0] for error in refused] == ["x", "y"]
+    group = group_of(kept)
+    assert [token_row(row).token_ids for row in group.rows] == [(1, 2, 3, 4)]
+    assert group.unscorable == 1
+
+
+@LAWS
+@given(forests())
+def test_nothing_is_parted_where_all_ids_are_there(attempts: list[Attempt]) -> None:
+    assert with_token_ids(attempts) == (tuple(attempts), ())
 
 
 def test_what_cannot_be_learned_from_is_refused_by_name(tmp_path: Path) -> None:

@@ -87,7 +87,13 @@ def ioctl(fd, request):
 
 
 def open_for_writing(path):
-    return attempt(lambda: os.close(os.open(path, os.O_WRONLY)))
+    def action():
+        file = os.open(path, os.O_WRONLY)
+        if os.fstat(file).st_rdev == os.makedev(1, 3):
+            raise OSError(errno.ENOENT, "the null device lies over it")
+        os.close(file)
+
+    return attempt(action)
 
 
 def read_some(path):

@@ -472,7 +472,7 @@ def test_a_killed_builder_leaves_what_a_sweep_removes(store: DiskStore, context:
     spawn = multiprocessing.get_context("spawn")
     builder = spawn.Process(target=_build, args=(store.path, context.folder))
     builder.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 110
     while not running("^sleep 654"):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -116,8 +116,8 @@ def test_the_agent_finds_only_its_own_processes_by_name(sandbox: NativeSandbox) 
 def test_endless_output_is_cut_and_ended(start_sandbox: StartSandbox) -> None:
     sandbox = start_sandbox(output_bytes=10_000)
     started = time.monotonic()
-    result = sandbox.run("yes 0123456", timeout_s=0.5)
-    assert time.monotonic() - started < 10
+    result = sandbox.run("yes 0123456", timeout_s=2)
+    assert time.monotonic() - started < 20
     assert result.timed_out
     assert len(result.stdout) == 10_000
     assert result.stdout_dropped > 1_000_000
