@@ -113,6 +113,8 @@ base(Path(sys.argv[1]), NamedImage(name=SEEDBED_BASE), progress=print)
 PY
 }
 
+make_store() { "$VENV/bin/python" -m sprout_env store init --store "$STORE"; }
+
 need_python() {
     find_python >/dev/null ||
         die "no Python 3.11 or newer was found" "install one, or name it: PYTHON=/path/to/python3"
@@ -159,6 +161,8 @@ setup_all() {
     if [ "$apt" != 0 ]; then wait "$apt" || exit 1; fi
     if [ "$ready" = 0 ]; then phase "package, sandbox init and btrfs binding" install_package; fi
     if [ "$base" != 0 ]; then wait "$base" || exit 1; fi
+    # Its kind is chosen now that all packages are there.
+    [ -e "$STORE/store.json" ] || phase "store, in $STORE" make_store
     if [ "$apt$base$ready" != 001 ]; then
         local ms=$(($(now_ms) - start))
         printf '  %4d.%d s  set-up in all\n' $((ms / 1000)) $((ms % 1000 / 100))

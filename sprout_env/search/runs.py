@@ -92,12 +92,13 @@ class RunResult(Frozen):
         )
 
 
-def load_run(folder: Path) -> RunResult:
+def load_run(folder: str | Path) -> RunResult:
     """Return a recorded run, also one that is not finished.
 
     Raises:
         ConfigError: There is none, or it cannot be read.
     """
+    folder = Path(folder)
     if not (folder / "run.json").exists():
         inside = [*folder.glob("*/run.json"), *folder.glob("*/*/run.json")]
         below = ", ".join(sorted(str(path.parent) for path in inside))
@@ -129,10 +130,13 @@ def load_run(folder: Path) -> RunResult:
 def _result(config: RunConfig, collections: Sequence[Attempts], meter: Meter) -> RunResult:
     exceeded = meter.exceeded()
     cut = any(item.cut_short for item in collections)
+    summary = summarise(collections, estimated=config.actor.get("kind") == "simulated")
+    if not collections:
+        summary = summary.model_copy(update={"method": load_method(config.method).name})
     return RunResult(
         config=config,
         collections=tuple(collections),
-        summary=summarise(collections, estimated=config.actor.get("kind") == "simulated"),
+        summary=summary,
         money=meter.money,
         cut_short=str(BudgetExhausted(*exceeded)) if exceeded and cut else "",
     )

@@ -47,6 +47,7 @@ def test_a_folder_gives_back_what_was_finished(tmp_path: Path) -> None:
     attempts = done(tmp_path)
     journal = Journal(tmp_path / "run", told(config()))
     assert journal.done == {}
+    assert load_run(str(tmp_path / "run")).summary.method, "its method is known before all else"
     record(journal, attempts)
     journal.close()
     assert load_folder(tmp_path / "run")[-1] == attempts
