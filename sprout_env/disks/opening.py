@@ -114,7 +114,12 @@ def init_store(
         raise why_not
     if layout.read_config(place) is not None:
         raise StoreError(f"there is a store at {place} already")
-    place.mkdir(mode=0o755, parents=True, exist_ok=True)
+    try:
+        place.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{place} cannot be made ({error.strerror})", "choose another folder (SPROUT_STORE)"
+        ) from error
     _refuse_strangers(place)
     if ram:
         kernel.mount("tmpfs", str(place), "tmpfs", 0, "mode=755")

@@ -96,6 +96,12 @@ def test_a_network_file_system_is_refused(
 
 
 @pytest.mark.root
+def test_a_folder_that_cannot_be_made_is_no_store() -> None:
+    with pytest.raises(StoreUnavailable, match=r"/proc/nope cannot be made.*another folder"):
+        open_store(Path("/proc/nope"))
+
+
+@pytest.mark.root
 def test_a_file_system_without_idmapped_mounts_is_refused(tmp_path: Path) -> None:
     """A real one: overlayfs has none."""
     for name in ("lower", "upper", "work", "merged"):
