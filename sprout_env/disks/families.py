@@ -29,7 +29,6 @@ from sprout_env.errors import DiskNotFound, SproutError, StoreError, StoreFull
 Kind = Literal["live", "frozen"]
 
 _stores: weakref.WeakSet[FamilyKeeper] = weakref.WeakSet()
-_hooked = False
 _log = logging.getLogger(__name__)
 
 
@@ -46,7 +45,6 @@ class FamilyKeeper(ABC):
         """What opening it has cleared away, a line each."""
         self._sizes: dict[str, int] = {}
         self._begin()
-        _hook()
         _stores.add(self)
 
     def _begin(self) -> None:
@@ -293,14 +291,6 @@ class FamilyKeeper(ABC):
         self._begin()
 
 
-def _hook() -> None:
-    global _hooked
-    if not _hooked:
-        _hooked = True
-        os.register_at_fork(after_in_child=_after_fork)
-        atexit.register(_at_exit)
-
-
 def _after_fork() -> None:
     for store in list(_stores):
         store._forked()
@@ -310,3 +300,9 @@ def _at_exit() -> None:
     with suppress(KeyboardInterrupt):  # Ctrl-C once more: the next start sweeps what is left
         for store in list(_stores):
             store.close()
+
+
+# At import, so before whoever uses a store can ask for its own end: exit runs the newest first, and
+# envs give their disks back to a store that is open.
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

@@ -101,8 +101,10 @@ class TokenActor:
         name: How it is called where results are printed.
         sampler: The model.
         dialect: How it is spoken to.
-        seed: Of this attempt's draws.
-        max_tokens: Most tokens of one answer.
+        seed: Of this attempt's draws; 0 unless told.
+        max_tokens: Most tokens of one answer, 256 unless told. An attempt has one answer a
+            turn: bound these too, by the run's ``limits={"max_turns": ...}`` (unless told, the
+            task's own limit, if it has one).
         reviewer: Who answers reviews in its place (a model too small to read); None: itself.
     """
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import weakref
 from collections.abc import Callable
 from contextlib import closing
@@ -19,14 +20,18 @@ from typing import Any
 from sprout_env.actors.dialogue import chat_messages, show_result
 from sprout_env.disks import open_store
 from sprout_env.env import SproutEnv
-from sprout_env.errors import ConfigError, SproutError
+from sprout_env.env_config import EnvConfig
+from sprout_env.errors import ConfigError, SnapshotError, SproutError
 from sprout_env.integrations import pins
 from sprout_env.records.groups import PrefixLoss, group_of, token_row
 from sprout_env.records.reviews import Attempts
+from sprout_env.search.attempts import ENDS_MORE
 from sprout_env.snapshots import SnapshotTree
+from sprout_env.tasks.suites import find_suite
 from sprout_env.transcript import Transcript
 
 OVER = "The episode is over."
+_LOG = logging.getLogger(__name__)
 
 
 def prompt_at(snapshot: str, *, store: str | Path | None = None) -> list[dict[str, Any]]:
@@ -68,13 +73,22 @@ def tool_environment(**kwargs: Any) -> Callable[[], Any]:
     not, what was to do and was done is added to it as text. TRL keeps its envs for ever and closes
     none, so each gives its sandbox back as soon as it was judged, and the rest at exit.
 
+    What every attempt would meet (no such task, snapshot, image or store) is raised by ``reset``
+    and stops the training. Trouble of one attempt is logged as a warning; its reward is None.
+
     Args:
         **kwargs: Arguments of ``SproutEnv``.
 
     Raises:
         TrainerUnsupported: TRL is of a series that this was not written for.
+        ConfigError: An argument is unknown or malformed.
+        TaskError: The suite, or the task among the arguments, is not here or cannot be read.
     """
     pins.check("trl")
+    config = EnvConfig.told("argument of the env: ", kwargs)
+    suite = find_suite(config.suite, config.tasks_path, config.dataset)
+    if config.task is not None:
+        suite.task(config.task)
     living: weakref.WeakSet[SproutEnv] = weakref.WeakSet()
 
     def close_all() -> None:
@@ -92,6 +106,11 @@ def tool_environment(**kwargs: Any) -> Callable[[], Any]:
             self._verdict: dict[str, Any] | None = None
             self._trouble: SproutError | None = None
             self._running = False
+            self._begun_at = ""
+
+        def _told(self, error: SproutError) -> None:
+            self._trouble, self._running = error, False
+            _LOG.warning("%s, no reward: %s: %s", self._begun_at, type(error).__name__, error)
 
         def reset(
             self, task: str | None = None, snapshot: str | None = None, **row: Any
@@ -99,13 +118,14 @@ def tool_environment(**kwargs: Any) -> Callable[[], Any]:
             """Begin an attempt; return what its prompt does not say yet, which TRL adds to it."""
             self._verdict, self._trouble, self._running = None, None, False
             options = {"snapshot": snapshot} if snapshot else {"task": task} if task else {}
+            self._begun_at = f"snapshot {snapshot}" if snapshot else f"task {task or config.task}"
             try:
                 self._env.reset(options=options)
                 self._running = True
+            except (*ENDS_MORE, SnapshotError):
+                raise
             except SproutError as error:
-                if isinstance(error, ConfigError):
-                    raise
-                self._trouble = error
+                self._told(error)
                 return ""
             return _untold(self._env.transcript, row.get("prompt"))
 
@@ -124,7 +144,7 @@ def tool_environment(**kwargs: Any) -> Callable[[], Any]:
                 _, _, terminated, truncated, info = self._env.step(command)
             except SproutError as error:
                 # TRL would show it to the model and go on; it is no failure of the policy.
-                self._trouble, self._running = error, False
+                self._told(error)
                 return OVER
             if terminated or truncated:
                 self._verdict, self._running = info["verdict"], False
@@ -136,14 +156,19 @@ def tool_environment(**kwargs: Any) -> Callable[[], Any]:
                 if self._running:
                     self._verdict = self._env.finish().model_dump(mode="json")
             except SproutError as error:
-                self._trouble = error
+                self._told(error)
             self._running = False
             # Judged: the disk and its boundaries are given back now, not at some later reset.
             self._env.close()
+            if isinstance(self._trouble, ENDS_MORE):
+                raise self._trouble
             if self._trouble is not None or self._verdict is None:
                 return None
             reward = self._verdict["reward"]
-            return None if reward is None else float(reward)
+            if reward is None:
+                _LOG.warning("%s, no reward: %s", self._begun_at, self._verdict["reason"])
+                return None
+            return float(reward)
 
     return SproutToolEnv
 
@@ -159,7 +184,9 @@ def rollout_func(
 
     The reward function must hand ``env_reward`` on (``env_reward``, below, does). Padding has
     reward None, which TRL leaves out of mean and deviation, and no token with loss; it is free
-    with ``loss_type="dapo"``, TRL's default.
+    with ``loss_type="dapo"``, TRL's default. TRL itself never looks at how long the rows are: one
+    beyond the trainer's ``max_completion_length`` stops the training here with a ``ConfigError``,
+    before memory does. A row is all turns of an attempt with what their commands printed.
 
     Args:
         collect: Brings the attempts of one prompt (its text) and group number.
@@ -192,6 +219,7 @@ def rollout_func(
             for row in group.rows:
                 ids = token_row(row)
                 begin = ids.token_ids[: ids.prompt_length]
+                _refuse_longer(trainer, len(ids.token_ids) - ids.prompt_length)
                 _add(out, begin, ids, row.reward, row.kind == "branch")
             for _ in range(size - len(group.rows)):
                 for key, value in zip(keys, (begin, [end], [0.0], [0], None, False), strict=True):
@@ -199,6 +227,16 @@ def rollout_func(
         return out
 
     return produce
+
+
+def _refuse_longer(trainer: Any, tokens: int) -> None:
+    most = getattr(trainer, "max_completion_length", None)
+    if most is not None and tokens > most:
+        raise ConfigError(
+            f"a row of {tokens} tokens, and the trainer's max_completion_length is {most}: raise "
+            "it (None takes any), or keep attempts shorter by max_turns and output_chars of the "
+            "run's limits and max_tokens of TokenActor"
+        )
 
 
 def _add(out: dict[str, list[Any]], begin: Any, ids: Any, reward: float, branch: bool) -> None:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +19,19 @@ pytest.importorskip("trl", reason="TRL is not in this environment (scripts/train
 
 from sprout_env.disks import open_store
 from sprout_env.env import SproutEnv
-from sprout_env.errors import SnapshotNotFound
+from sprout_env.errors import ConfigError, SandboxLost, SnapshotNotFound, SproutError, TaskNotFound
 from sprout_env.integrations.trl_sync import (
     env_reward,
     prompt_at,
     rollout_func,
     tool_environment,
 )
+from sprout_env.records import Attempts
 from sprout_env.snapshots import SnapshotTree
+from sprout_env.transcript import TokenTrace, Turn
 from tests.integrations import tiny
 from tests.integrations.world import World, save
+from tests.records.forests import attempt
 
 pytestmark = [
     pytest.mark.trainers,
@@ -192,3 +201,115 @@ def test_an_attempt_from_a_snapshot_knows_what_was_done(
     tree = SnapshotTree(open_store(shared_store))
     tree.release(begun)
     tree.close()
+
+
+@pytest.mark.parametrize(
+    ("row", "error", "says"),
+    [
+        ({"task": "lgo"}, TaskNotFound, "did you mean log"),
+        ({"snapshot": "no-such-id"}, SnapshotNotFound, "no-such-id"),
+    ],
+)
+def test_what_every_attempt_would_meet_stops_the_training(
+    row: dict[str, str],
+    error: type[SproutError],
+    says: str,
+    tasks: Path,
+    shared_store: Path,
+    tmp_path: Path,
+) -> None:
+    import trl
+    from datasets import Dataset
+    from trl import GRPOTrainer
+
+    tokenizer = tiny.make_tokenizer()
+    templates = Path(trl.__file__).parent / "chat_templates"
+    tokenizer.chat_template = (templates / "qwen2_5.jinja").read_text()
+    trainer = GRPOTrainer(
+        model=tiny.make_model(tokenizer),
+        processing_class=tokenizer,
+        args=settings(
+            tmp_path / "out",
+            per_device_train_batch_size=2,
+            num_generations=2,
+            max_completion_length=16,
+            max_steps=1,
+        ),
+        train_dataset=Dataset.from_list(
+            [{"prompt": [{"role": "user", "content": "Go on."}], **row}] * 2
+        ),
+        environment_factory=tool_environment(
+            suite="toy", tasks_path=str(tasks), store=str(shared_store)
+        ),
+    )
+    with pytest.raises(error, match=says):
+        trainer.train()
+
+
+def test_tasks_that_are_not_there_are_refused_before_the_first_env() -> None:
+    with pytest.raises(TaskNotFound, match="no such file or folder"):
+        tool_environment(suite="mine", tasks_path="nowhere")
+
+
+def test_trouble_of_one_attempt_is_told_and_earns_no_reward(
+    tasks: Path, shared_store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tool = tool_environment(suite="toy", tasks_path=str(tasks), store=str(shared_store))()
+    tool.reset(task="log")
+    tool._env._episode.sandbox.close()
+    with caplog.at_level(logging.WARNING, "sprout_env"):
+        tool.bash("true")
+        assert tool.get_reward() is None
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "task log" in caplog.text
+    assert SandboxLost.__name__ in caplog.text
+
+
+def test_an_interrupted_training_closes_its_envs_before_their_store(
+    tasks: Path, shared_store: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from sprout_env.integrations.trl_sync import tool_environment\n"
+        f"where = {{'tasks_path': {str(tasks)!r}, 'store': {str(shared_store)!r}}}\n"
+        "tool = tool_environment(suite='toy', **where)()\n"
+        "tool.reset(task='log')\n"
+        "tool.bash('true')\n"
+        "print('begun', flush=True)\n"
+        "tool.bash('sleep 60')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert "KeyboardInterrupt" in said
+    assert "Exception ignored" not in said, said
+    assert process.returncode == -signal.SIGINT
+    assert snapshots(shared_store) == 0
+
+
+def test_rows_longer_than_the_trainer_takes_are_refused_before_the_step() -> None:
+    class Trainer:
+        max_completion_length: int | None = 4
+
+    trace = TokenTrace(prompt_ids=(1,), token_ids=(2,) * 5, logprobs=(-1.0,) * 5)
+    turns = (Turn(command="a", trace=trace),)
+    found = Attempts(task="t", attempts=tuple(attempt(id, turns, 1.0) for id in "xy"))
+    produce = rollout_func(lambda *_: found, size=2, end=0)
+    with pytest.raises(ConfigError, match=r"5 tokens.*max_completion_length is 4"):
+        produce(["p", "p"], Trainer())
+    for enough in (5, None):
+        Trainer.max_completion_length = enough
+        assert [len(row) for row in produce(["p", "p"], Trainer())["completion_ids"]] == [5, 5]
