@@ -91,7 +91,7 @@ def make_tokenizer(*told: str, size: int = 400) -> Any:
     )
 
 
-def make_model(tokenizer: Any) -> Any:
+def make_model(tokenizer: Any, *, width: int = 96, layers: int = 3) -> Any:
     """Return a Llama of about 0.3 million weights, fp32, untrained, the same each time."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -99,9 +99,9 @@ def make_model(tokenizer: Any) -> Any:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=96,
-        intermediate_size=192,
-        num_hidden_layers=3,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=1024,
@@ -113,12 +113,18 @@ def make_model(tokenizer: Any) -> Any:
     return LlamaForCausalLM(config)
 
 
-def warm_up(model: Any, sequences: list[tuple[list[int], list[int]]], steps: int = 120) -> float:
+def warm_up(
+    model: Any,
+    sequences: list[tuple[list[int], list[int]]],
+    steps: int = 120,
+    *,
+    rate: float = 8e-3,
+) -> float:
     """Teach the format: pairs of ids and mask; return the last loss."""
     import torch
 
     optimiser = torch.optim.AdamW(model.parameters())
-    rate = torch.optim.lr_scheduler.OneCycleLR(optimiser, 8e-3, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps)
     width = max(len(ids) for ids, _ in sequences)
     ids = torch.zeros(len(sequences), width, dtype=torch.long)
     labels = torch.full((len(sequences), width), -100)
@@ -134,7 +140,7 @@ def warm_up(model: Any, sequences: list[tuple[list[int], list[int]]], steps: int
         loss = model(input_ids=ids, labels=labels).loss
         loss.backward()
         optimiser.step()
-        rate.step()
+        schedule.step()
     return float(loss.detach())
 
 
