@@ -75,6 +75,10 @@ class AgentActor(Frozen):
                 f"there is no program {self.command[0]} to run as the agent; install it, or name "
                 "it by its path"
             )
+        if not self.base_url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"{self.base_url} is no address of a server; write http://{self.base_url.rpartition('://')[2]}"
+            )
         try:
             request = urllib.request.Request(f"{self.base_url.rstrip('/')}/models")
             if key := os.environ.get("OPENAI_API_KEY"):

@@ -12,6 +12,7 @@ request, after its client has gone or after the session's end is thrown away and
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import tempfile
@@ -169,7 +170,7 @@ def _handler(capture: Capture) -> type[BaseHTTPRequestHandler]:
 
         def _models(self, session: Session, verb: str) -> Any:
             if verb != "v1/models":
-                raise Refused(404, f"GET {verb}")
+                session.unknown(verb)
             return capture.models(dict(self.headers))
 
         def _post(self, session: Session, verb: str, told: bytes) -> Any:
@@ -178,12 +179,13 @@ def _handler(capture: Capture) -> type[BaseHTTPRequestHandler]:
                 said = session.chat(body, dict(self.headers), self._gone)
                 return _streamed(said) if body.get("stream") else said
             if verb == "run":
-                return {"output": f"{session.key}\n", "exit_code": 0}
+                return session.container(body["cwd"], body["variables"])
             if verb == "exec":
-                return session.execute(body["words"], body.get("cwd", ""), body["variables"])
+                fed = base64.b64decode(body.get("stdin", ""))
+                return session.execute(body["words"], body["cwd"], body["variables"], fed)
             if verb in ("stop", "rm"):
                 return session.stop()
-            raise Refused(404, f"POST {verb}")
+            return session.unknown(verb)
 
         def _gone(self) -> bool:
             try:

@@ -104,8 +104,11 @@ class AgentExecutor(ThreadExecutor):
                 stderr=subprocess.STDOUT,
             )
         self._answered = self._answered or attempt.usage.calls > 0
-        if attempt.status == "infra_error" and not self._answered:
-            raise ActorError(f"{attempt.error}{_last_words(log)}")
+        if attempt.status == "infra_error":
+            said = f"{attempt.error}{_last_words(log)}"
+            if not self._answered:
+                raise ActorError(said)
+            attempt = attempt.model_copy(update={"error": said})
         return attempt
 
 

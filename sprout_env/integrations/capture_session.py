@@ -5,6 +5,7 @@ See ``capture``, the server before it.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import secrets
@@ -24,6 +25,7 @@ from sprout_env.actors.tracing import text_and_calls, trace_of
 from sprout_env.env import SproutEnv
 from sprout_env.errors import SproutError
 from sprout_env.grading.verdict import Verdict
+from sprout_env.integrations import capture_docker
 from sprout_env.integrations.capture_upstream import Upstream
 from sprout_env.records.attempt import Attempt, AttemptStatus, Usage
 from sprout_env.records.tokens import drifts
@@ -34,30 +36,10 @@ NOTHING = ":"
 """The command of an answer after which the agent ran none."""
 
 _DOCKER = """\
-#!{python}
-import json, sys, urllib.error, urllib.request
-words, told = sys.argv[1:], {{"variables": {{}}}}
-verb = words.pop(0) if words else ""
-while verb == "exec" and words and words[0].startswith("-"):
-    name = words.pop(0)
-    if name in ("-w", "--workdir"):
-        told["cwd"] = words.pop(0)
-    elif name in ("-e", "--env"):
-        key, _, value = words.pop(0).partition("=")
-        told["variables"][key] = value
-    elif name not in ("-i", "-t", "-it", "--interactive", "--tty"):
-        sys.exit(f"docker exec {{name}}: not known to a captured session")
-told["words"] = words[1:]
-request = urllib.request.Request("{url}/" + verb, json.dumps(told).encode(), method="POST")
-try:
-    with urllib.request.urlopen(request) as answer:
-        said = json.load(answer)
-except urllib.error.HTTPError as error:
-    sys.stderr.write(error.read().decode() + "\\n")
-    sys.exit(125)
-sys.stdout.write(said["output"])
-sys.exit(said["exit_code"])
+#!/bin/sh
+{variable}={url} exec {python} -I {program} "$@"
 """
+_END = "END_OF_STDIN"
 
 
 class Refused(Exception):
@@ -107,7 +89,7 @@ class Session:
         self._upstream, self._on_end, self._watch = upstream, on_end, watch
         self._lock, self._counting = threading.Lock(), threading.Lock()
         self._answer: Turn | None = None
-        self._entries: tuple[Entry, ...] = ()
+        self._default_cwd, self._default_variables = "", dict[str, str]()
         self._usage, self._unbilled = Usage(), Usage()
         self._trouble, self._error, self._refused = "", "", ""
         self._verdict: Verdict | None = None
@@ -118,11 +100,20 @@ class Session:
         self._folder = folder / self.key
         self._folder.mkdir()
         docker = self._folder / "docker"
-        docker.write_text(_DOCKER.format(python=sys.executable, url=self.address))
+        words = {
+            "variable": capture_docker.ADDRESS,
+            "url": self.address,
+            "python": shlex.quote(sys.executable),
+            "program": shlex.quote(str(Path(capture_docker.__file__).resolve())),
+        }
+        docker.write_text(_DOCKER.format(**words))
         docker.chmod(0o755)
         self.cwd: str = env.reset(options=options)[0]["cwd"]
         """The task's directory, in the sandbox."""
         self._instruction, self._task = env.transcript.instruction, env.task.name
+        # What a snapshot's disk has behind it: this agent said and saw nothing of it.
+        self._before = tuple(_others(entry) for entry in env.transcript.entries)
+        self._entries: tuple[Entry, ...] = self._before
         env.begin_snapshot()
 
     @property
@@ -149,7 +140,8 @@ class Session:
     def run(self, argv: Sequence[str], *, timeout_s: float, **popen: Any) -> Attempt:
         """Run an agent to its end and return its attempt, judged.
 
-        One that ends before the model has answered anything has no verdict: it is set up wrongly.
+        One that ends before the model has answered anything, or with another code than 0, has no
+        verdict: it is set up wrongly, or crashed. At a limit it is judged as it stands.
 
         Args:
             argv: The agent's command.
@@ -169,16 +161,23 @@ class Session:
                 agent.wait()
             if ending:
                 self._status = ending
-            elif agent.returncode:
+            elif agent.returncode and self._verdict is not None:
+                # A limit ended the session before it: that is judged.
                 self._error = f"the agent ended with {agent.returncode}"
-            if not ending and not self._usage.calls and not self._trouble:
-                said = f"; the model's server: {self._refused}" if self._refused else ""
-                self._trouble = f"the agent ended with {agent.returncode} before it had an answer"
-                self._trouble += said
+            elif not self._trouble and (agent.returncode or not self._usage.calls):
+                self._trouble = f"the agent ended with {agent.returncode}{self._too_early()}"
         except BaseException:
             self.close()
             raise
         return self.finish()
+
+    def _too_early(self) -> str:
+        if self._usage.calls:
+            return ""
+        if self._refused:
+            return f" before it had an answer; the model's server: {self._refused}"
+        asked = "" if self.calls else ": it never asked the proxy; is OPENAI_BASE_URL used?"
+        return f" before it had an answer{asked}"
 
     def _wait(self, agent: subprocess.Popen[bytes], until: float) -> AttemptStatus | None:
         """Wait for an agent; return why it is to be ended, if it has not ended by itself."""
@@ -282,13 +281,35 @@ class Session:
         self._usage += self._unbilled
         self._answer = Turn(message=text, command=NOTHING, trace=trace)
 
-    def execute(self, words: list[str], cwd: str, variables: dict[str, str]) -> dict[str, Any]:
+    def unknown(self, path: str) -> Any:
+        """Refuse what an agent asks of the model's server beside answers of a conversation."""
+        self._refused = (
+            f"only chat completions are captured (/v1/chat/completions, /v1/models), not /{path}"
+        )
+        raise Refused(404, self._refused)
+
+    def container(self, cwd: str, variables: dict[str, str]) -> dict[str, Any]:
+        """Take down what ``docker run`` was told: what each ``docker exec`` begins with."""
+        with self._using():
+            self._default_cwd, self._default_variables = cwd, variables
+        return {"output": f"{self.key}\n", "exit_code": 0}
+
+    def execute(
+        self, words: list[str], cwd: str, variables: dict[str, str], stdin: bytes = b""
+    ) -> dict[str, Any]:
         """Run what ``docker exec`` was told; nothing of the shell is kept, as with docker."""
         if len(words) == 3 and words[0] in ("sh", "bash") and words[1] in ("-c", "-lc"):
             command = words[2]
         else:
             command = shlex.join(words)
+        if stdin:
+            command = _fed(command, stdin)
         before = [f"cd {shlex.quote(cwd)} || exit"] if cwd else []
+        if self._default_cwd and not cwd:
+            # Which docker makes where it is not there.
+            place = shlex.quote(self._default_cwd)
+            before = [f"mkdir -p {place} && cd {place} || exit"]
+        variables = self._default_variables | variables
         before += [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
         command = "\n".join(["(", *before, command, ")"])
         with self._using():
@@ -319,7 +340,8 @@ class Session:
             # No failure of the agent: nothing that follows is judged.
             self._trouble, self._over = str(error), True
             raise Refused(500, self._trouble) from error
-        self._entries, bill, self._unbilled = path.entries, self._unbilled, Usage()
+        self._entries = self._before + path.entries[len(self._before) :]
+        bill, self._unbilled = self._unbilled, Usage()
         self._watch.took(path.turn, path.turns[-1], bill)
         if terminated or truncated:
             self._verdict, self._over = Verdict.model_validate(info["verdict"]), True
@@ -353,3 +375,22 @@ class Session:
         """Wall time since the last request, in seconds."""
         with self._counting:
             return 0.0 if self._busy else time.monotonic() - self._seen
+
+
+def _others(entry: Entry) -> Entry:
+    """Return a copy that is no word of this session's model: its command made the disk."""
+    changed: dict[str, Any] = {"id": uuid.uuid4().hex}
+    if isinstance(entry, Turn):
+        changed |= {"provenance": "scripted", "trace": None}
+    return entry.model_copy(update=changed)
+
+
+def _fed(command: str, stdin: bytes) -> str:
+    """Return a command with its standard input in it, so that who replays it does the same."""
+    text, reader = base64.encodebytes(stdin).decode(), "base64 -d"
+    with suppress(UnicodeDecodeError):
+        plain = stdin.decode()
+        shown = plain.replace("\n", "").replace("\t", "")
+        if plain.endswith("\n") and shown.isprintable() and _END not in plain:
+            text, reader = plain, "cat"
+    return f"{{ {reader} <<'{_END}'\n{text}{_END}\n}} | (\n{command}\n)"

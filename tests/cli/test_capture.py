@@ -136,9 +136,12 @@ def test_an_agent_makes_a_run_that_shows_groups_and_goes_on(
     # Once more: all is there, and nobody is asked.
     asked, recorded = len(model.requests), (tmp_path / "run" / "attempts.jsonl").read_bytes()
     run(words)
-    assert json.loads(capsys.readouterr().out)["attempts"] == told["attempts"]
+    again = json.loads(capsys.readouterr().out)["attempts"]
+    assert again == [row | {"recorded": True} for row in told["attempts"]]
     assert len(model.requests) == asked
     assert (tmp_path / "run" / "attempts.jsonl").read_bytes() == recorded
+    with pytest.raises(ConfigError, match="holds a run of --attempts 3, not 4: give --attempts 3"):
+        run([word if word != "3" else "4" for word in words])
     with pytest.raises(ActorError, match="acts by itself"):
         load_actor(load_run(tmp_path / "run").config.actor).complete([])
     with closing(SnapshotTree(open_store(shared_store))) as tree:
@@ -153,7 +156,9 @@ def test_what_cannot_begin_is_said_and_leaves_no_folder(line: Capture, tmp_path:
     with pytest.raises(ActorUnavailable, match="cannot be reached .*refused"):
         run(line("true", url="http://127.0.0.1:9/v1"))
     with pytest.raises(ConfigError, match="is no address of a server"):
-        run(line("true", url="localhost"))
+        run(line("true", url="http://["))
+    with pytest.raises(ConfigError, match="no address of a server; write http://localhost:1/v1"):
+        run(line("true", url="localhost:1/v1"))
     assert not (tmp_path / "run").exists()
 
 
@@ -174,7 +179,10 @@ def test_an_agent_that_gets_no_answer_ends_the_run_with_its_last_words(
     code = "import sys; sys.exit('no such option: --frob')"
     with pytest.raises(ActorError, match="ended with 1 before .* no such option: --frob"):
         run(line(sys.executable, "-c", code, more=("--attempts", "2")))
-    with pytest.raises(ActorError, match="ended with 0 before it had an answer; it said nothing"):
+    with pytest.raises(
+        ActorError,
+        match="ended with 0 .*never asked the proxy; is OPENAI_BASE_URL used.*said nothing",
+    ):
         run(line("true", out="second"))
     # A model that the server does not have: its own words.
     model.script = lambda body, n: (404, {"error": {"message": "no model m here"}}, {})
@@ -201,11 +209,44 @@ def test_attempts_that_the_model_s_server_lost_are_tried_again(
     model.script = plain
     run(words)
     said = capsys.readouterr()
-    assert "root 1: ✓ passed" in said.out
+    assert "root 1 (recorded): ✓ passed" in said.out
     assert "root 2: ✓ passed" in said.out
     # What the lost one cost stays on the bill.
     (item,) = load_run(tmp_path / "run").collections
     assert [attempt.usage.calls for attempt in item.attempts] == [4, 6]
+
+
+def test_an_agent_that_crashes_is_lost_and_tried_again(
+    line: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crash = """
+import os
+if not os.path.exists(sys.argv[2]):
+    open(sys.argv[2], "w").close()
+    sys.exit("no disk left here")
+"""
+    words = line(sys.executable, "-c", AGENT + crash, "go", str(tmp_path / "once"))
+    run(words, code=9)
+    said = capsys.readouterr()
+    assert "! not judged: the agent ended with 1; it said: " in said.out
+    assert "no disk left here" in said.out
+    assert "lost: 1 of 1" in said.err
+    run(words)
+    assert "root 1: ✓ passed" in capsys.readouterr().out
+    run(words)
+    assert "root 1 (recorded): ✓ passed" in capsys.readouterr().out
+
+
+def test_an_agent_that_works_elsewhere_is_warned_of(
+    line: Capture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = AGENT.replace('["docker", "exec", box, "bash", "-c", command]', '["true"]')
+    run(line(sys.executable, "-c", code, "go", more=("--json",)))
+    said = capsys.readouterr()
+    (row,) = json.loads(said.out)["attempts"]
+    assert (row["turns"], row["reward"]) == (4, 0.0)
+    assert row["warning"].startswith("ran no command in the sandbox")
+    assert "warning: log, root 1 ran no command in the sandbox" in said.err
 
 
 def test_a_limit_ends_the_agent_and_judges(

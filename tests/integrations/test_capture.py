@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -247,6 +248,92 @@ def test_an_agent_that_hangs_is_ended_and_judged(capture: Capture, shared_store:
     attempt = session.run(["sh", "-c", "sleep 600 & wait"], timeout_s=0.5)
     assert (attempt.status, attempt.reward) == ("out_of_time", 0.0)
     release(shared_store, attempt)
+
+
+def docker(session: Session, *words: str, stdin: bytes | None = None) -> tuple[int, str, str]:
+    done = subprocess.run(
+        ["docker", *words], env={**os.environ, **session.environ}, input=stdin, capture_output=True
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def test_a_command_is_given_its_standard_input_and_keeps_it(
+    capture: Capture, shared_store: Path
+) -> None:
+    session = capture.session()
+    every = bytes(range(256)) * 3500
+    assert docker(session, "exec", "-i", "x", "sh", stdin=b"echo one; exit 3") == (3, "one\n", "")
+    assert docker(session, "exec", "-i", "x", "bash", "-s", stdin="echo 'ä'\n".encode())[1] == "ä\n"
+    assert docker(session, "exec", "-i", "x", "sh", "-c", "cat > /srv/f", stdin=every)[0] == 0
+    sums = docker(session, "exec", "x", "sha256sum", "/srv/f")[1]
+    assert sums.split()[0] == hashlib.sha256(every).hexdigest()
+    assert docker(session, "exec", "x", "cat", stdin=b"none of it")[1] == ""
+    code, _, said = docker(session, "exec", "-i", "x", "cat", stdin=b"x" * (1 << 20 | 1))
+    assert (code, "more than 1048576 bytes" in said) == (125, True)
+    attempt = session.finish()
+    turns = [entry for entry in attempt.entries if isinstance(entry, Turn)]
+    assert [turn.result.exit_code for turn in turns if turn.result] == [3, 0, 0, 0, 0]
+    assert "echo 'ä'\nEND" in turns[1].command
+    # Whoever takes the recorded commands makes the same file.
+    again = capture.session()
+    for turn in turns[:3]:
+        again.env.step(turn.command)
+    assert again.execute(["sha256sum", "/srv/f"], "", {})["output"] == sums
+    again.close()
+    release(shared_store, attempt)
+
+
+def test_docker_does_what_it_knows_and_refuses_the_rest_in_words(capture: Capture) -> None:
+    session = capture.session()
+    started = docker(
+        session, "run", "-d", "--rm", "-w", "/srv/new", "-e", "A=b c", "any", "sleep", "9"
+    )
+    assert started == (0, f"{session.key}\n", "")
+    exec_ = ("container", "exec", "x", "sh", "-c", 'echo "$PWD $A"')
+    assert docker(session, *exec_)[1] == "/srv/new b c\n"
+    forms = ("exec", "-it", "--workdir=/tmp", "--env=A=d", "x", "sh", "-c", 'echo "$PWD $A" "$@"')
+    assert docker(session, *forms, "--", "-w", "--")[:2] == (0, "/tmp d -w --\n")
+    for words, why in {
+        ("run", "--rm", "any", "echo", "hi"): "run without -d is not known",
+        ("run", "-d", "any", "python", "serve.py"): "run -d of `python serve.py` is not known",
+        ("run", "-d", "-v", "/a:/b", "any"): "run: ",
+        ("exec", "-u", "me", "x", "id"): "exec: unrecognized arguments: -u",
+        ("exec", "x"): "exec needs a command",
+        ("ps",): "`ps` is not known",
+        ("cp", "a", "x:/b"): "`cp` is not known",
+        (): "`` is not known",
+    }.items():
+        code, out, said = docker(session, *words)
+        assert (code, out, why in said, "docker knows `run -d" in said) == (125, "", True, True), (
+            said
+        )
+    assert docker(session, "--version")[0] == 0
+    client = openai.OpenAI(base_url=f"{session.address}/v1", api_key="k", max_retries=0)
+    with pytest.raises(openai.NotFoundError, match="only chat completions are captured"):
+        client.responses.create(model="m", input="go")
+    session.close()
+
+
+def test_an_agent_at_a_snapshot_begins_anew_and_has_its_own_row(
+    capture: Capture, shared_store: Path
+) -> None:
+    first = capture.session()
+    ask(first, [{"role": "user", "content": "go"}])
+    first.execute(["true"], "", {})
+    before = first.finish()
+    session = capture.session(snapshot=before.boundaries[-1].snapshot)
+    ask(session, [{"role": "user", "content": "go on"}])
+    session.execute(["sh", "-c", tiny.A], "", {})
+    attempt = session.finish()
+    turns = [entry for entry in attempt.entries if isinstance(entry, Turn)]
+    assert [turn.provenance for turn in turns] == ["scripted", "policy"]
+    assert (attempt.boundaries[-1].turn, session.drifts) == (2, 0)
+    assert turns[1].trace is not None
+    for group in ([attempt], [before, attempt]):
+        row = {r.attempt: token_row(r) for r in group_of(group).rows}[attempt.id]
+        assert row.token_ids == turns[1].trace.prompt_ids + turns[1].trace.token_ids
+    for each in (attempt, before):
+        release(shared_store, each)
 
 
 def test_environ_puts_our_docker_first(capture: Capture) -> None:
