@@ -235,6 +235,11 @@ if not os.path.exists(sys.argv[2]):
     assert "root 1: ✓ passed" in capsys.readouterr().out
     run(words)
     assert "root 1 (recorded): ✓ passed" in capsys.readouterr().out
+    # A code that is an opinion of the agent's, hidden as the docs say.
+    hidden = ("sh", "-c", '"$@" || true', "x")
+    again = (sys.executable, "-c", AGENT + crash, "go", str(tmp_path / "twice"))
+    run(line(*hidden, *again, out="second"))
+    assert "root 1: ✓ passed" in capsys.readouterr().out
 
 
 def test_an_agent_that_works_elsewhere_is_warned_of(
