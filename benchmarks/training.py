@@ -145,7 +145,10 @@ def plot(results: list[dict[str, Any]], title: str) -> str:
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 620 400" font-family="sans-serif">',
         '<rect width="620" height="400" fill="white"/>',
-        f'<text x="60" y="28" font-size="13">{title}</text>',
+        *(
+            f'<text x="60" y="{22 + 16 * n}" font-size="12">{line}</text>'
+            for n, line in enumerate(title.split("; "))
+        ),
         '<path d="M60 50V330H560" fill="none" stroke="black"/>',
         '<text x="270" y="365" font-size="12">updates</text>',
     ]
