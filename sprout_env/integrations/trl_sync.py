@@ -23,7 +23,7 @@ from sprout_env.env import SproutEnv
 from sprout_env.env_config import EnvConfig
 from sprout_env.errors import ConfigError, SnapshotError, SproutError
 from sprout_env.integrations import pins
-from sprout_env.records.groups import PrefixLoss, group_of, token_row
+from sprout_env.records.groups import PrefixLoss, TokenRow, group_of, token_row
 from sprout_env.records.reviews import Attempts
 from sprout_env.search.attempts import ENDS_MORE
 from sprout_env.snapshots import SnapshotTree
@@ -184,9 +184,9 @@ def rollout_func(
 
     The reward function must hand ``env_reward`` on (``env_reward``, below, does). Padding has
     reward None, which TRL leaves out of mean and deviation, and no token with loss; it is free
-    with ``loss_type="dapo"``, TRL's default. TRL itself never looks at how long the rows are: one
-    beyond the trainer's ``max_completion_length`` stops the training here with a ``ConfigError``,
-    before memory does. A row is all turns of an attempt with what their commands printed.
+    with ``loss_type="dapo"``, TRL's default. TRL itself never looks at how long the rows are: they
+    are cut here at the trainer's ``max_completion_length``, with a warning. A row is all turns of
+    an attempt with what their commands printed.
 
     Args:
         collect: Brings the attempts of one prompt (its text) and group number.
@@ -219,8 +219,8 @@ def rollout_func(
             for row in group.rows:
                 ids = token_row(row)
                 begin = ids.token_ids[: ids.prompt_length]
-                _refuse_longer(trainer, len(ids.token_ids) - ids.prompt_length)
-                _add(out, begin, ids, row.reward, row.kind == "branch")
+                most = getattr(trainer, "max_completion_length", None)
+                _add(out, ids, most, row.reward, row.kind == "branch")
             for _ in range(size - len(group.rows)):
                 for key, value in zip(keys, (begin, [end], [0.0], [0], None, False), strict=True):
                     out[key].append(list(value) if isinstance(value, tuple) else value)
@@ -229,22 +229,23 @@ def rollout_func(
     return produce
 
 
-def _refuse_longer(trainer: Any, tokens: int) -> None:
-    most = getattr(trainer, "max_completion_length", None)
-    if most is not None and tokens > most:
-        raise ConfigError(
-            f"a row of {tokens} tokens, and the trainer's max_completion_length is {most}: raise "
-            "it (None takes any), or keep attempts shorter by max_turns and output_chars of the "
-            "run's limits and max_tokens of TokenActor"
+def _add(
+    out: dict[str, list[Any]], row: TokenRow, most: int | None, reward: float, branch: bool
+) -> None:
+    begin, tokens = row.prompt_length, len(row.token_ids) - row.prompt_length
+    end = begin + (tokens if most is None else min(tokens, most))
+    if begin + tokens > end:
+        _LOG.warning(
+            "a row of %d tokens is cut at max_completion_length, %d: raise it (None takes any), or "
+            "keep attempts shorter by max_turns and output_chars of the run's limits and "
+            "max_tokens of TokenActor",
+            tokens,
+            most,
         )
-
-
-def _add(out: dict[str, list[Any]], begin: Any, ids: Any, reward: float, branch: bool) -> None:
-    cut = ids.prompt_length
-    out["prompt_ids"].append(list(begin))
-    out["completion_ids"].append(list(ids.token_ids[cut:]))
-    out["logprobs"].append(list(ids.logprobs[cut:]))
-    out["env_mask"].append(list(ids.loss_mask[cut:]))
+    out["prompt_ids"].append(list(row.token_ids[:begin]))
+    out["completion_ids"].append(list(row.token_ids[begin:end]))
+    out["logprobs"].append(list(row.logprobs[begin:end]))
+    out["env_mask"].append(list(row.loss_mask[begin:end]))
     out["env_reward"].append(reward)
     out["is_branch"].append(branch)
 

@@ -19,7 +19,7 @@ pytest.importorskip("trl", reason="TRL is not in this environment (scripts/train
 
 from sprout_env.disks import open_store
 from sprout_env.env import SproutEnv
-from sprout_env.errors import ConfigError, SandboxLost, SnapshotNotFound, SproutError, TaskNotFound
+from sprout_env.errors import SandboxLost, SnapshotNotFound, SproutError, TaskNotFound
 from sprout_env.integrations.trl_sync import (
     env_reward,
     prompt_at,
@@ -300,7 +300,7 @@ def test_an_interrupted_training_closes_its_envs_before_their_store(
     assert snapshots(shared_store) == 0
 
 
-def test_rows_longer_than_the_trainer_takes_are_refused_before_the_step() -> None:
+def test_rows_longer_than_the_trainer_takes_are_cut(caplog: pytest.LogCaptureFixture) -> None:
     class Trainer:
         max_completion_length: int | None = 4
 
@@ -308,8 +308,10 @@ def test_rows_longer_than_the_trainer_takes_are_refused_before_the_step() -> Non
     turns = (Turn(command="a", trace=trace),)
     found = Attempts(task="t", attempts=tuple(attempt(id, turns, 1.0) for id in "xy"))
     produce = rollout_func(lambda *_: found, size=2, end=0)
-    with pytest.raises(ConfigError, match=r"5 tokens.*max_completion_length is 4"):
-        produce(["p", "p"], Trainer())
+    cut = produce(["p", "p"], Trainer())
+    for key in ("completion_ids", "logprobs", "env_mask"):
+        assert [len(row) for row in cut[key]] == [4, 4]
+    assert "a row of 5 tokens is cut at max_completion_length, 4" in caplog.text
     for enough in (5, None):
         Trainer.max_completion_length = enough
         assert [len(row) for row in produce(["p", "p"], Trainer())["completion_ids"]] == [5, 5]
