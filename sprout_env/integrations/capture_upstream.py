@@ -94,4 +94,5 @@ class Upstream:
             with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
-            return error.code, {"error": {"message": error.read().decode(errors="replace")}}
+            with error:
+                return error.code, {"error": {"message": error.read().decode(errors="replace")}}

@@ -63,7 +63,7 @@ def capture(model: Server, shared_store: Path, tmp_path: Path) -> Iterator[Captu
     before = snapshots(shared_store)
     with Capture(
         model.url,
-        idle_s=2.0,
+        idle_s=60.0,
         suite="toy",
         task="log",
         tasks_path=str(tmp_path / "tasks"),
@@ -89,8 +89,9 @@ def release(store: Path, attempt: Any) -> None:
 
 
 def ask(session: Session, messages: Any, **more: Any) -> Any:
-    client: Any = openai.OpenAI(base_url=f"{session.address}/v1", api_key="k", max_retries=0)
-    return client.chat.completions.create(model="m", messages=messages, **more)
+    with openai.OpenAI(base_url=f"{session.address}/v1", api_key="k", max_retries=0) as client:
+        said: Any = client.chat.completions.create(model="m", messages=messages, **more)
+        return list(said) if more.get("stream") else said
 
 
 def test_the_calls_of_an_agent_are_a_tree_with_ids_and_snapshots(
@@ -122,11 +123,12 @@ def test_the_calls_of_an_agent_are_a_tree_with_ids_and_snapshots(
         assert all(p == (-t / 256 if m else 0.0) for t, m, p in pairs)
         assert len(tree_of([attempt]).path(attempt.id)) >= 4
     # The same tokens as this server tells whoever asks it directly.
-    direct: Any = openai.OpenAI(base_url=model.url, api_key="k").chat.completions.create(
-        model="m",
-        messages=[{"role": "user", "content": done[0][0].instruction}],
-        extra_body={"return_token_ids": True},
-    )
+    with openai.OpenAI(base_url=model.url, api_key="k") as client:
+        direct: Any = client.chat.completions.create(
+            model="m",
+            messages=[{"role": "user", "content": done[0][0].instruction}],
+            extra_body={"return_token_ids": True},
+        )
     for _, attempt in done:
         trace = attempt.entries[0].trace
         assert list(trace.prompt_ids) == direct.model_extra["prompt_token_ids"]
@@ -137,9 +139,9 @@ def test_the_calls_of_an_agent_are_a_tree_with_ids_and_snapshots(
 
 def test_streams_and_models_are_what_the_server_has(capture: Capture) -> None:
     session = capture.session()
-    client = openai.OpenAI(base_url=f"{session.address}/v1", api_key="k")
-    assert [each.id for each in client.models.list()] == ["m", "served-model"]
-    pieces = list(ask(session, [{"role": "user", "content": "go"}], stream=True))
+    with openai.OpenAI(base_url=f"{session.address}/v1", api_key="k") as client:
+        assert [each.id for each in client.models.list()] == ["m", "served-model"]
+    pieces = ask(session, [{"role": "user", "content": "go"}], stream=True)
     deltas = [choice.delta for piece in pieces for choice in piece.choices]
     assert "".join(delta.content or "" for delta in deltas) == "one"
     (call,) = [call for delta in deltas for call in delta.tool_calls or ()]
@@ -209,6 +211,7 @@ def test_answers_of_other_sessions_and_late_ones_are_refused(
 
 def test_a_client_that_goes_away_leaves_no_sandbox(capture: Capture, model: Server) -> None:
     session = capture.session()
+    capture._idle_s = 1.0
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "go"}]}).encode()
     plain, waits = model.script, threading.Event()
 
@@ -308,8 +311,10 @@ def test_docker_does_what_it_knows_and_refuses_the_rest_in_words(capture: Captur
             said
         )
     assert docker(session, "--version")[0] == 0
-    client = openai.OpenAI(base_url=f"{session.address}/v1", api_key="k", max_retries=0)
-    with pytest.raises(openai.NotFoundError, match="only chat completions are captured"):
+    with (
+        openai.OpenAI(base_url=f"{session.address}/v1", api_key="k", max_retries=0) as client,
+        pytest.raises(openai.NotFoundError, match="only chat completions are captured"),
+    ):
         client.responses.create(model="m", input="go")
     session.close()
 
