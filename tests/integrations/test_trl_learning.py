@@ -41,7 +41,7 @@ pytestmark = [
 
 TASK, LEFT = "service-config-handover", "sudo-rule"
 SEEDS = (0, 1, 2)
-UPDATES, GROUP = 12, 8
+UPDATES, GROUP = 10, 8
 
 
 class Lesson(NamedTuple):
@@ -89,8 +89,8 @@ def lesson(
     tokenizer.chat_template = (templates / "qwen2_5.jinja").read_text()
     model = tiny.make_model(tokenizer, width=128, layers=2)
     taught = tiny.tool_conversations(tokenizer, schema, "Task: ", played)
-    # All that it does not know is which of four: its own words must not break under an update.
-    assert tiny.warm_up(model, taught, steps=400, rate=4e-3) < 0.025
+    # All that it does not know is which of four.
+    assert tiny.warm_up(model, taught, steps=300, rate=4e-3) < 0.025
     path = save(model, tokenizer, tmp_path_factory.mktemp("model"))
     yield begun._replace(tokenizer=tokenizer, model=path)
     tree = SnapshotTree(open_store(shared_store))
@@ -144,10 +144,12 @@ def train(lesson: Lesson, out: Path, seed: int, *, shuffled: bool) -> list[float
             num_generations=GROUP,
             max_completion_length=160,
             max_tool_calling_iterations=1,
+            # Cool, the four ways stay as likely and a slip in the hundred words of one is rare.
+            temperature=0.7,
             # Steps of bounded length that shrink with the gradient: the words that were taught do
             # not break, as they do under Adam's, where one unlikely word or noise is all there is.
             optim="sgd",
-            learning_rate=0.25,
+            learning_rate=0.2,
             max_grad_norm=0.12,
             lr_scheduler_type="constant",
             beta=0.0,
