@@ -148,7 +148,8 @@ def tool_environment(**kwargs: Any) -> Callable[[], Any]:
                 return OVER
             if terminated or truncated:
                 self._verdict, self._running = info["verdict"], False
-            return show_result(self._env.transcript.turns[-1].result)
+            turn = self._env.transcript.last_turn
+            return show_result(turn.result if turn else None)
 
         def get_reward(self) -> float | None:
             """Return the verifier's reward; None when nobody could judge the attempt."""
@@ -208,6 +209,7 @@ def rollout_func(
             raise ConfigError(f"{len(prompts)} prompts are not repeated {size} times each")
         keys = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "env_reward", "is_branch")
         out: dict[str, list[Any]] = {key: [] for key in keys}
+        most = getattr(trainer, "max_completion_length", None)
         for prompt in prompts[::size]:
             text = prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
             collection = collect(text, groups)
@@ -219,7 +221,6 @@ def rollout_func(
             for row in group.rows:
                 ids = token_row(row)
                 begin = ids.token_ids[: ids.prompt_length]
-                most = getattr(trainer, "max_completion_length", None)
                 _add(out, ids, most, row.reward, row.kind == "branch")
             for _ in range(size - len(group.rows)):
                 for key, value in zip(keys, (begin, [end], [0.0], [0], None, False), strict=True):

@@ -72,6 +72,29 @@ def settings(out: Path, **more: Any) -> Any:
     )
 
 
+def driving(row: dict[str, Any], factory: Any, out: Path) -> Any:
+    """Return a trainer that takes one step of two attempts by its own loop."""
+    import trl
+    from datasets import Dataset
+
+    tokenizer = tiny.make_tokenizer()
+    templates = Path(trl.__file__).parent / "chat_templates"
+    tokenizer.chat_template = (templates / "qwen2_5.jinja").read_text()
+    return trl.GRPOTrainer(
+        model=tiny.make_model(tokenizer),
+        processing_class=tokenizer,
+        args=settings(
+            out,
+            per_device_train_batch_size=2,
+            num_generations=2,
+            max_completion_length=16,
+            max_steps=1,
+        ),
+        train_dataset=Dataset.from_list([row] * 2),
+        environment_factory=factory,
+    )
+
+
 def test_grpo_by_rollout_func_takes_our_groups(
     tasks: Path, shared_store: Path, tmp_path: Path
 ) -> None:
@@ -144,9 +167,6 @@ def test_an_attempt_from_a_snapshot_knows_what_was_done(
 ) -> None:
     """By a prompt that is the conversation, or by text added to a prompt that is not."""
     import torch
-    import trl
-    from datasets import Dataset
-    from trl import GRPOTrainer
 
     torch.set_num_threads(1)
     where = {"suite": "toy", "tasks_path": str(tasks), "store": str(shared_store)}
@@ -168,28 +188,13 @@ def test_an_attempt_from_a_snapshot_knows_what_was_done(
     with pytest.raises(SnapshotNotFound):
         prompt_at("none-such", store=shared_store)
 
-    tokenizer = tiny.make_tokenizer()
-    templates = Path(trl.__file__).parent / "chat_templates"
-    tokenizer.chat_template = (templates / "qwen2_5.jinja").read_text()
-    trainer = GRPOTrainer(
-        model=tiny.make_model(tokenizer),
-        processing_class=tokenizer,
-        args=settings(
-            tmp_path / "out",
-            per_device_train_batch_size=2,
-            num_generations=2,
-            max_completion_length=16,
-            max_steps=1,
-        ),
-        train_dataset=Dataset.from_list([{"prompt": conversation, "snapshot": begun}] * 2),
-        environment_factory=factory,
-    )
+    trainer = driving({"prompt": conversation, "snapshot": begun}, factory, tmp_path / "out")
     seen: list[str] = []
     inner = trainer._generate_and_score_completions
 
     def watch(inputs: Any) -> Any:
         out = inner(inputs)
-        seen.extend(tokenizer.batch_decode(out["prompt_ids"]))
+        seen.extend(trainer.processing_class.batch_decode(out["prompt_ids"]))
         return out
 
     trainer._generate_and_score_completions = watch
@@ -218,30 +223,9 @@ def test_what_every_attempt_would_meet_stops_the_training(
     shared_store: Path,
     tmp_path: Path,
 ) -> None:
-    import trl
-    from datasets import Dataset
-    from trl import GRPOTrainer
-
-    tokenizer = tiny.make_tokenizer()
-    templates = Path(trl.__file__).parent / "chat_templates"
-    tokenizer.chat_template = (templates / "qwen2_5.jinja").read_text()
-    trainer = GRPOTrainer(
-        model=tiny.make_model(tokenizer),
-        processing_class=tokenizer,
-        args=settings(
-            tmp_path / "out",
-            per_device_train_batch_size=2,
-            num_generations=2,
-            max_completion_length=16,
-            max_steps=1,
-        ),
-        train_dataset=Dataset.from_list(
-            [{"prompt": [{"role": "user", "content": "Go on."}], **row}] * 2
-        ),
-        environment_factory=tool_environment(
-            suite="toy", tasks_path=str(tasks), store=str(shared_store)
-        ),
-    )
+    factory = tool_environment(suite="toy", tasks_path=str(tasks), store=str(shared_store))
+    go_on = [{"role": "user", "content": "Go on."}]
+    trainer = driving({"prompt": go_on, **row}, factory, tmp_path / "out")
     with pytest.raises(error, match=says):
         trainer.train()
 
